@@ -15,26 +15,27 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         name="devices",
         kind="law",
         rule="the degrees multiply to the devices of the part of the slice in use",
-        reason="every device of it has one place in the mesh; parts are the whole slice, and it "
+        reason="every device has one place in the mesh; a part is the whole slice, or the slice "
         "rounded down to multiples of 2, 4, 8 and so on along each physical axis",
     ),
     Rule(
         name="placement",
         kind="law",
-        rule="some way of placing lays every axis on whole factors of the physical axes",
+        rule="some placement puts every axis on whole factors of the physical axes",
         reason="a mesh axis must have links to run its collectives on",
     ),
     Rule(
         name="distinct_placement",
         kind="scope",
-        rule="a second way of placing is looked at where it gives some axis other links",
-        reason="else it is the same plan under another name",
+        rule="a second placement is tried if it gives some axis other links",
+        reason="otherwise it is the same plan",
     ),
     Rule(
         name="offload",
         kind="scope",
-        rule="remat 'offload' is looked at where the catalogue knows the host link",
-        reason="without its bandwidth the copies have no time; asked for alone it is an error",
+        rule="remat 'offload' is tried if the catalogue has the host link",
+        reason="without its bandwidth the time of copies is unknown; a request for it alone is an "
+        "error",
     ),
 )
 """Rules that the search keeps by what it looks at, without a mask."""
@@ -65,24 +66,24 @@ def _software(row: SoftwareRow) -> str:
     return "\n".join([f"| **{row.title}** (`--for {row.name}`) | |", *lines])
 
 
-DOCUMENT = """# Which training plans the search looks at
+DOCUMENT = """# Which training plans the search tries
 
 Made by `python scripts/legality.py > docs/legality.md` from the table that the
-search itself applies (`src/shardwise/planner/search/legality.py`). A *law* is one of the model, the
-hardware or the schedule: a plan that breaks it is refused, or is another plan under a second name.
-A *scope* rule bounds the search; a plan file may go beyond it, and `shardwise plan show` prices it.
+search itself applies (`src/shardwise/planner/search/legality.py`). A *law* comes from the model,
+the hardware or the schedule: a plan that breaks it cannot run, or is the same as another plan.
+A *scope* rule bounds the search. A plan file may break it, and `plan show` still prices the plan.
 
-| rule | kind | a plan is looked at if | because |
+| rule | kind | the search tries a plan if | because |
 |---|---|---|---|
 {rows}
 
-A plan that breaks none is *legal*; a legal plan with memory and all three bounds of its step time
-computed is a *candidate*. Memory is no rule: a candidate that does not fit is one all the same.
+A plan that breaks no rule is *legal*. A *candidate* is a legal plan with computed memory and all
+three bounds of its step time. Memory is not a rule: a plan that does not fit is still a candidate.
 
 ## What each program runs
 
-A search `--for` a program looks at what it runs alone, by the same limits as `shardwise export`
-refuses a plan (`src/shardwise/plans/software/`); a choice that makes no difference breaks none.
+A search `--for` a program tries only plans that the program runs. `shardwise export` refuses plans
+by the same limits (`src/shardwise/plans/software/`). A choice without effect breaks no limit.
 
 | choice | limit |
 |---|---|
@@ -90,10 +91,10 @@ refuses a plan (`src/shardwise/plans/software/`); a choice that makes no differe
 
 ## Where a server's attention is JAX's kernel
 
-Where all of this holds, a layer is served by JAX's Pallas kernel of ragged pages
-(`src/shardwise/plans/paged_kernel.py`). Pages of others are read by our own kernel on TPUs
-(`src/shardwise/runtime/attention/paged_softmax.py`), by another on GPUs (`paged_triton.py`), and
-gathered by XLA elsewhere. `shardwise compile` of a serving plan says which.
+If all of these hold, JAX's Pallas kernel of ragged pages computes the layer's attention
+(`src/shardwise/plans/paged_kernel.py`). Otherwise our own kernel reads the pages on TPUs
+(`src/shardwise/runtime/attention/paged_softmax.py`), another one on GPUs (`paged_triton.py`), and
+XLA gathers them elsewhere. `shardwise compile` of a serving plan says which one runs.
 
 | rule | holds where | because |
 |---|---|---|

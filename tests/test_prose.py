@@ -33,7 +33,7 @@ def test_a_text_is_told_what_is_wrong_with_it(text, fault):
     [
         f"{'Word ' * 35}. {'Word ' * 35}.",
         f"| {'cell ' * 40} |\n\n```console\nvery\n```\n\n    such color",
-        "8 of 10 such runs, such as `very such` and [a page](of-which/color.md).",
+        "8 of 10 runs, such as `very such` and [a page](of-which/color.md).",
         "An optimizer of quantized weights, in the colour of a centre. It is made and kept.",
     ],
 )

@@ -95,7 +95,7 @@ def test_help_says_what_each_keyword_means(path):
 
 
 def test_help_names_keywords_and_not_flags():
-    assert "mfu: Replace the expected time by this share of peak (with tokens)." in (
+    assert "mfu: Take this share of peak in place of the expected time (with tokens)." in (
         sw.plan_train.__doc__ or ""
     )
     assert "pins: Fix a mesh degree. Or a mapping." in (sw.plan_train.__doc__ or "")

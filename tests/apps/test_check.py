@@ -16,7 +16,7 @@ def test_a_script_is_checked_and_changed(capsys, tmp_path):
     assert code == 0, err
     assert said.startswith(f"wrote {changed}\n")
     assert changed.read_text() != SMALL
-    assert "say which with --apply" in refused(capsys, [*map(str, asked), "-o", "other"])
+    assert "choose it with --apply" in refused(capsys, [*map(str, asked), "-o", "other"])
 
 
 def test_an_error_is_part_of_the_document(capsys, tmp_path):

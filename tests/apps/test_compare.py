@@ -58,8 +58,8 @@ def test_a_program_that_does_not_fit_ends_with_code_3(capsys, compiler):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["mycode:mlp"], "'mycode:mlp' is a function, of which nothing is planned"),
-        ([PLAN, "--phase", "decode"], "--phase decode is none of this plan's: train"),
+        (["mycode:mlp"], "'mycode:mlp' is a function and has no plan"),
+        ([PLAN, "--phase", "decode"], "--phase decode is not a step of this plan; choose train"),
         ([PLAN, "--capture", "none.json"], "none.json"),
         (["nowhere.yaml"], "nowhere.yaml"),
     ],

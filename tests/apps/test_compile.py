@@ -182,7 +182,7 @@ def test_a_graph_of_another_ending_is_refused(capsys, compiler, tmp_path):
 def test_why_a_step_takes_so_long_is_on_the_page_with_lines(capsys, compiler):
     compiler("bad_padding.a.clean")
     table = run(capsys, "explain", *ARGS)[1].partition("why it takes so long")[2]
-    assert "floor: its ops at the chip's peaks" in table
+    assert "floor: its ops at peak rates" in table
     assert "scripts/explain_programs.py:" in table.partition("\n\n")[0]
     found = json.loads(run(capsys, "explain", *ARGS, "--json")[1])["result"]
     rest = [*found["causes"], *found["unknown"]]
@@ -197,8 +197,8 @@ def test_memory_in_detail_adds_up_to_the_peak(capsys, compiler):
     out = run(capsys, "compile", *ARGS, "--detail")[1]
     rows = [line.split("  ") for line in out.partition("memory as compiled")[2].splitlines()]
     table = {row[1].strip(): row[-1].strip() for row in rows if len(row) > 2}
-    assert table["outputs that are no arguments"] == "40 B"
-    assert table["padding and the program"] == "640 B"
+    assert table["outputs that are not arguments"] == "40 B"
+    assert table["padding and program code"] == "640 B"
     assert table["peak"] == "1 kB"
 
 
@@ -255,7 +255,7 @@ def test_a_program_without_faults_says_so(capsys, compiler):
         ),
         (("mycode:mlp", "--args", "mycode:args"), "function 'mycode:mlp' lacks --on"),
         ((*ARGS[:5], "--mesh", "data=3"), "mesh data=3 does not lie on 'v5e:2x4', which has 8"),
-        ((*ARGS, "--set", "remat=block"), "--set and --phase are of plans"),
+        ((*ARGS, "--set", "remat=block"), "--set and --phase are for plans"),
         ((*ARGS, "--option", "word"), "--option 'word' is not NAME=VALUE"),
         ((*ARGS, "--timeout", "0"), "--timeout is 0.0; it must be a number above 0"),
         ((*ARGS, "--memory", "lots"), "--memory"),

@@ -18,7 +18,8 @@ def test_a_bare_chip_has_the_fewest_chips_that_are_in_time():
     assert result["slice"] == "v5p:2x2x2"
     assert result["run"]["keeps_deadline"]
     assert result["run"]["deadline_days"] == 15
-    assert any("slice of fewest chips of v5p that is in time" in line for line in doc["notes"])
+    said = "slice of fewest chips of v5p that meets the deadline"
+    assert any(said in line for line in doc["notes"])
     fewer = answer(*JOB, *HELD, "--on", "v5p:2x2x1", "--days", "15")
     assert not fewer["result"]["run"]["keeps_deadline"]
     assert any(line.startswith("late: ") for line in fewer["warnings"])
@@ -34,9 +35,11 @@ def test_chips_that_the_cheapest_plan_leaves_idle_are_told_with_what_the_others_
     assert line.startswith(
         f"{result['chips_idle']} of 16 chips stay idle: --objective cost counts "
     )
-    assert f"alone, {format_usd(paid)} of the run's {format_usd(run['usd'])}; plan on " in line
+    assert (
+        f"chips in use, {format_usd(paid)} of the run's {format_usd(run['usd'])}; plan on " in line
+    )
     (line,) = (line for line in answer(*asked)["warnings"] if "stay idle" in line)
-    assert "those in use alone; plan on " in line
+    assert "only chips in use; plan on " in line
     assert not any("stay idle" in line for line in answer(*asked[:-2])["warnings"])
 
 
@@ -73,7 +76,7 @@ def test_the_cheapest_in_time_costs_no_more_than_that_of_the_fewest_chips():
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--on", "v5e", "--days", "3"), 2, "--days is a deadline for a run; give --tokens"),
+        (("--on", "v5e", "--days", "3"), 2, "--days is the deadline of a run; give --tokens"),
         ((*HELD, "--on", "v5e", "--days", "0.0001"), 3, "no slice of v5e trains it within 0.0001"),
         ((*HELD, "--on", "v5e", "--days", "0"), 2, "--days is 0"),
     ],
@@ -87,7 +90,7 @@ def test_a_bare_chip_without_a_deadline_points_to_it(capsys):
     _, err = answered(*JOB, *HELD, "--on", "v5e")
     said = " ".join(err.split())
     assert "with --days" not in refused(capsys, [*JOB, "--on", "v5x"])
-    assert "--days N takes the smallest that is done in time" in said
+    assert "--days N takes the smallest that meets the deadline" in said
     assert "`shardwise plan sweep` with the same options shows others" in said
 
 

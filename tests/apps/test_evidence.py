@@ -143,7 +143,7 @@ def test_runs_on_chips_of_another_vendor_move_nothing(capsys, tmp_path):
     assert same["step_seconds"] == usual["step_seconds"]
     assert same["expected_80"]["high"] == usual["expected_80"]["high"]
     _, out, _ = run(capsys, *TRAIN, "--evidence", other)
-    assert "none of the 3 runs of amd.csv is like this plan, so they move nothing" in flat(out)
+    assert "none of the 3 runs of amd.csv is like this plan, so they change nothing" in flat(out)
 
 
 def test_validate_moves_every_row_by_the_others(capsys, late):
@@ -156,10 +156,8 @@ def test_validate_moves_every_row_by_the_others(capsys, late):
         assert abs(moved["error"]) < abs(row["error"])
         assert moved["interval"][1] / moved["interval"][0] < row["interval"][1] / row["interval"][0]
     _, out, _ = run(capsys, "validate", late, "--evidence", late)
-    assert "in RUNS.csv, too: 3 of these runs; each is predicted by the others there" in flat(out)
-    assert "moved by runs of RUNS.csv: 3 of these runs; in the median predicted to take" in flat(
-        out
-    )
+    assert "RUNS.csv also has 3 of these runs; each is predicted from the" in flat(out)
+    assert "corrected by runs of RUNS.csv: 3 of these runs; in the median the" in flat(out)
 
 
 def test_runs_of_another_table_are_moved_by_all_of_them(capsys, late, tmp_path):
@@ -167,7 +165,7 @@ def test_runs_of_another_table_are_moved_by_all_of_them(capsys, late, tmp_path):
     row = document(capsys, "validate", mine, "--evidence", late)["result"]["rows"][0]
     assert (row["evidence"]["rows"], row["evidence"]["itself_left_out"]) == (3, False)
     _, out, _ = run(capsys, "validate", mine, "--evidence", late)
-    assert "in RUNS.csv, too" not in flat(out)
+    assert "RUNS.csv also has" not in flat(out)
 
 
 def test_one_run_alone_says_nothing_of_itself(capsys, tmp_path):
@@ -175,10 +173,8 @@ def test_one_run_alone_says_nothing_of_itself(capsys, tmp_path):
     row = document(capsys, "validate", one, "--evidence", one)["result"]["rows"][0]
     assert row["evidence"]["like"] == 0
     _, out, _ = run(capsys, "validate", one, "--evidence", one)
-    assert "in one.csv, too: 1 of these runs" in flat(out)
-    assert "no other run of one.csv is like one of these, so that nothing is moved; add" in flat(
-        out
-    )
+    assert "one.csv also has 1 of these runs" in flat(out)
+    assert "no other run of one.csv is like one of these, so nothing changes; add" in flat(out)
 
 
 def refused(capsys, *words) -> str:

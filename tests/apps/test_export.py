@@ -100,7 +100,7 @@ def test_requests_that_are_refused(args, said, path, capsys):
 def test_a_choice_that_the_target_would_run_otherwise(tmp_path, capsys):
     stages = {"mesh": {"stage": 2, "fsdp": 8}, "layers_per_stage": [16, 16], "microbatches": 2}
     said = refused(capsys, ["export", written(tmp_path, stages), "--to", "maxtext"])
-    assert "maxtext cannot express pipeline_schedule 1f1b: it knows gpipe, interleaved" in said
+    assert "maxtext cannot express pipeline_schedule 1f1b: it supports gpipe, interleaved" in said
     assert "set pipeline_schedule to gpipe; change the plan, or export to another target" in said
 
 

@@ -133,7 +133,7 @@ def test_diff_marks_what_differs(capsys, tmp_path):
     run("diff", *names, "--csv", str(path))
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("  *  d_model D") for line in lines)
-    assert "  the same in all: architecture, vocabulary V" in "\n".join(lines)
+    assert "  the same for all: architecture, vocabulary V" in "\n".join(lines)
     run("diff", *names, "--detail")
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("     vocabulary V") for line in lines)
@@ -157,7 +157,7 @@ def test_diff_of_three_shows_mixed_layers(capsys):
         (("show", "llama-3-70b", "--kv", "bf17"), r"unknown dtype 'bf17'; did you mean 'bf16'"),
         (("show", "llama-3-70b", "--seq", "0.5"), "it must be a whole number of tokens"),
         (("show", "llama-3-70b", "--seq", "-4"), "must be positive and finite"),
-        (("diff", "llama-3-70b"), "model diff has only 'llama-3-70b' to compare"),
+        (("diff", "llama-3-70b"), "model diff needs two models or more, and 'llama-3-70b' is one"),
     ],
 )
 def test_bad_requests(args, message):

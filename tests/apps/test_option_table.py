@@ -205,7 +205,7 @@ def test_help_imports_nothing_heavy():
     pages = dict(part.split("\n", 1) for part in f"\n{done.stdout}".split("\n# ")[1:])
     assert list(pages) == list(COMMANDS)
     for path, page in pages.items():
-        assert "How much is said:" in page or path in SILENT, path
+        assert "Level of detail:" in page or path in SILENT, path
 
 
 def test_the_targets_of_an_export_are_named_in_its_help():

@@ -69,7 +69,7 @@ def test_a_page_says_what_kernels_are_chosen(tmp_path):
     change = ("--set", "fused_loss=false", "--set", "wide=[attention]")
     said = flat(answered("plan", "show", path, *change)[0])
     assert (
-        "compiled, loss in float32, CUDA graphs of attn, tokens sent by deepep, experts' products "
+        "compiled, loss in float32, CUDA graphs of attn, tokens sent by deepep, experts' matmuls "
         "in one kernel, attention in 16 bits"
     ) in said
 
@@ -80,7 +80,7 @@ def test_a_page_says_what_kernels_are_chosen(tmp_path):
         ("h100:8", "megatron", "", "by deepep (the plan names no dispatcher), once to each device"),
         ("mi300x:8", "megatron", "", "by alltoall (the plan names no dispatcher), once to each of"),
         ("h100:8", "megatron", "dispatcher: hybridep", "by hybridep, once to each device that has"),
-        ("h100:8", "torchtitan", "", "by an exchange of fsdp's own (the plan names no dispatcher)"),
+        ("h100:8", "torchtitan", "", "by fsdp's own exchange (the plan names no dispatcher)"),
         ("h100:8", "megatron", "expert_dispatch: dense", "into slots of a fixed number"),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_plan_that_does_not_fit_exits_3(saved, capsys):
     said = refused(capsys, [*args, "microbatches=1"], code=3)
     assert said.startswith("the plan does not fit: ")
     assert "15.8 GiB (16.9 GB) usable" in said
-    assert "too much; most of it is" in said
+    assert "too much; the largest part is" in said
     assert "more microbatches" in said
     less = ["plan", "show", path, "--set", "chip.hbm_usable_bytes=1e9"]
     assert "0.931 GiB (1 GB) usable" in refused(capsys, less, code=3)
@@ -404,7 +404,7 @@ def test_a_plan_of_more_sequences_than_its_cache_holds_says_how_many_it_does(tmp
     path = tmp_path / "plan.yaml"
     path.write_text(ENGINE_PLAN.replace("BATCH", "1024"), encoding="utf-8")
     said = refused(capsys, ["plan", "show", path], code=3)
-    assert "1,024 sequences of 2,500 tokens, and its cache holds 81.0 in 90% of the memory" in said
+    assert "1,024 sequences of 2,500 tokens, and the cache holds 81.0 in 90% of the memory" in said
     assert "set batch to 81 or less" in said
 
 
@@ -415,7 +415,7 @@ def test_a_plan_of_an_engine_that_would_not_start_does_not_fit(tmp_path, capsys)
     plan = ENGINE_PLAN.replace("qwen3-235b-a22b", "gpt-oss-120b").replace("h100:4", "h100:1")
     plan = plan.replace("{tensor: 4}", "{}").replace("0.9.2", "0.10.1").replace("fp8", "checkpoint")
     path.write_text(plan.replace("BATCH", "1024"), encoding="utf-8")
-    assert "no request of 2,500 tokens has room in its cache" in refused(
+    assert "the cache has no room for a request of 2,500 tokens" in refused(
         capsys, ["plan", "show", path], code=3
     )
 

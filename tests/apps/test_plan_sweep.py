@@ -47,7 +47,7 @@ def test_json_csv_and_plot(capsys, tmp_path):
         (["--chips", "64"], "is no range; write it like --chips 256..16384"),
         (["--chips", "128..64"], "ends below its start"),
         (["--chips", "1..10M"], "goes beyond"),
-        (["--days", "3"], "say its length with --tokens"),
+        (["--days", "3"], "give its length with --tokens"),
         (["--batch", "1000"], "is 1,000 tokens, less than one sequence of 4,096"),
     ],
 )

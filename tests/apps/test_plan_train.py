@@ -115,7 +115,7 @@ def test_pins_and_remat_have_the_flag_as_their_origin(capsys):
 
 def test_the_page_has_the_answer_and_its_sections_the_rest():
     out, _ = answered(*SMALL, "--tokens", "1T")
-    for said in ("8 of 10 such runs", "MFU", "GiB a chip", "days", "where the step goes"):
+    for said in ("8 of 10 runs", "MFU", "GiB a chip", "days", "where the step goes"):
         assert said in out
     assert "chips used" not in out
     detail, _ = answered(*SMALL, "--tokens", "1T", "--detail", "--why")
@@ -298,14 +298,14 @@ def test_a_slice_on_which_the_usual_program_has_no_mesh_is_planned_for_the_next(
     assert result["chips_idle"] > 0
     code, _, err = run(capsys, *BOOK, "--for", "maxtext")
     assert code == 2
-    assert "among those that MaxText runs is legal for a batch of 1024 sequences" in err
+    assert "of those that MaxText runs, is legal for a batch of 1024 sequences" in err
 
 
 def test_uneven_experts_cost_time_and_the_page_says_how_even_they_are(capsys):
     words = small(model="mixtral-8x7b", on="4*h100:8", remat="block", pin="expert=8")
     even = run(capsys, *words)[1]
     uneven = run(capsys, *words, "--expert-imbalance", "1.5")[1]
-    assert "experts  even load, as benchmarks force it (expert_imbalance 1)" in even
+    assert "experts  balanced load, as in benchmarks (expert_imbalance 1)" in even
     assert "experts  the busiest device has 1.5 times the mean load" in uneven
     assert seconds(uneven) > seconds(even)
 

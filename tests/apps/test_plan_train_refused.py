@@ -29,7 +29,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"price": "v5q=1"}, "unknown chip 'v5q'"),
         ({"set": "chip.hbm_bandwith=1"}, "unknown chip field 'hbm_bandwith'; did you mean"),
         ({"set": "compiled=false"}, "'compiled' is a choice of a plan, and this searches plans"),
-        ({"expert_imbalance": "1.2"}, "--expert-imbalance goes with routed experts, which llama"),
+        ({"expert_imbalance": "1.2"}, "--expert-imbalance needs routed experts, and llama"),
         ({"expert_imbalance": "0.5", "model": "mixtral-8x7b"}, "--expert-imbalance 0.5 is below 1"),
         # Slices.
         ({"on": "v5p:3x3x3"}, "'v5p:3x3x3' is no slice of v5p, whose slices are 2x2x1"),
@@ -203,7 +203,7 @@ def test_a_model_that_does_not_fit_exits_3_with_what_would(capsys):
     said = refused(capsys, small(model="llama-3.1-405b"), code=3)
     assert said.startswith("no plan fits v5e:4x4 = 16 chips")
     assert "GiB" in said
-    assert "too much, most of it optimizer" in said
+    assert "too much, mostly optimizer" in said
     assert said.endswith("use 2*v5e:16x16 (512 chips) or more")
     assert "\n" not in said
 
@@ -212,7 +212,7 @@ def test_a_chip_whose_largest_slice_is_too_small_exits_3(capsys):
     asked = [*small(model="kimi-k2-instruct", on="v5e", batch="256seq"), *HELD]
     said = refused(capsys, asked, code=3)
     assert said.startswith(
-        "no slice of v5e is large enough; of the largest: no plan with stage=1 pinned fits v5e:16"
+        "no slice of v5e is large enough; the largest: no plan with stage=1 pinned fits v5e:16"
     )
 
 

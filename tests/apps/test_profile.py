@@ -86,10 +86,10 @@ def test_ops_and_the_step_have_their_share_of_the_roofline(capsys, capture, tmp_
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--capture", "a.json", "--on", "v5e:1x1"), "are of its program: add --hlo FILE"),
+        (("--capture", "a.json", "--on", "v5e:1x1"), "need its program: add --hlo FILE"),
         ((), "name a plan or MODULE:FUNCTION to run, or a capture with --capture"),
         (("m:f",), "function 'm:f' lacks --args; give --args MODULE:NAME, a function that returns"),
-        (("m:f", "--args", "m:g", "--phase", "train"), "--set and --phase are of plans"),
+        (("m:f", "--args", "m:g", "--phase", "train"), "--set and --phase are for plans"),
         (("plan.yaml", "--hlo", "x.txt"), "--hlo is the program of a capture"),
         (("plan.yaml", "--mesh", "x=2"), "--mesh is of functions"),
         (("plan.yaml",), "plan.yaml"),

@@ -263,7 +263,7 @@ def test_a_copy_crosses_hbm_twice_and_a_link_once(capsys):
     looped = result_of(capsys, "--on", "h100", "--copy", "10MB", "--measured", "4us")
     assert "bytes that stay in the chip's cache" in looped["warnings"][0]
     run(*copied[:4], "--level", "pcie")
-    assert "nothing is measured of it, so the peak" in capsys.readouterr().out
+    assert "not measured, so the peak" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_copy_crosses_hbm_twice_and_a_link_once(capsys):
     [
         ((), "roofline takes one of --matmul, --attention, --collective, --copy; none of them"),
         (("--copy", "1GB", "--matmul", "1x1x1"), "--matmul and --copy given"),
-        (("--copy", "1GB", "--weights", "int8"), "--weights does nothing for --copy; it belongs"),
+        (("--copy", "1GB", "--weights", "int8"), "--weights has no effect with --copy; it belongs"),
         (("--copy", "1GB", "--plot", "a.png"), "--plot draws a product; give --matmul"),
         (("--attention", "1x2"), "--attention '1x2' cannot be read; write sequences, queries"),
         (("--attention", "1x1x1x3x2x8"), "has 3 heads for 2 of keys; K divides N"),

@@ -86,7 +86,7 @@ def test_a_plan_that_does_not_fit_is_followed_by_the_next(capsys, compiler):
     asked = compiler(None, 2.0)
     code, page, _ = run(capsys, *compiling(1))
     assert (code, len(asked)) == (0, 2)
-    assert f"{asked[0][0]}: does not fit: 1 GiB (1.07 GB) beyond" in page
+    assert f"{asked[0][0]}: does not fit: 1 GiB (1.07 GB) too much" in page
     assert f"{asked[1][0]} (best)" in page
     assert "compiled  2 s (" in page
     assert "16.8 GiB: too much" in page
@@ -111,7 +111,7 @@ def test_what_the_compiler_is_told(capsys, compiler):
 
 def test_where_none_fits_or_none_compiles(capsys, compiler):
     compiler(None, None, None, None)
-    assert "none fits as compiled" in refused(capsys, compiling(1), code=3)
+    assert "plans fits once compiled" in refused(capsys, compiling(1), code=3)
     compiler(*[ShardwiseError("it was stopped after 60 s")] * 4)
     said = refused(capsys, compiling(1), code=1)
     assert "no plan could be compiled: it was stopped after 60 s" in said
@@ -188,7 +188,7 @@ def test_flags_that_the_trainer_has_on_are_not_tried_and_are_named():
     assert not {"async gathers", "most of VMEM"} & {one.name for one in tried_sets("v5p")}
     assert tried_sets("v5e") == flag_sets("v5e")
     page = "\n".join(map(str, Tuning(seconds=1.0, tried=(), own=own).page()))
-    assert "shardwise train has on by itself: --xla_enable_async_all_gather=true" in page
+    assert "shardwise train already sets: --xla_enable_async_all_gather=true" in page
 
 
 def test_flags_need_a_compiled_plan(capsys):

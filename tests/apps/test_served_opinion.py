@@ -113,7 +113,7 @@ def test_a_plan_that_does_not_fit_is_followed_by_the_next(capsys, compiler):
     assert seen == ["decode", "decode", "prefill"]  # prefill of what does not fit is not compiled
     assert "decode does not fit: 1 GiB (1.07 GB) beyond" in page
     assert "(best)" in page
-    assert "(+10 % beside predicted)" in page
+    assert "(+10 % against predicted)" in page
     assert dict(asked[0][0].mesh) != dict(asked[1][0].mesh)
 
 
@@ -131,7 +131,7 @@ def test_what_the_compiler_is_told(capsys, compiler):
 def test_where_none_holds_fits_or_compiles(capsys, compiler):
     compiler(lambda plan, phase: 1e4)
     said = refused(capsys, compiling(1, "--tpot", "20ms"), code=3)
-    assert "none of 1 plan keeps the targets as compiled" in said
+    assert "none of 1 plan keeps the targets once compiled" in said
     compiler(lambda plan, phase: None)
     assert "none fits as compiled" in refused(capsys, compiling(1), code=3)
     compiler(lambda plan, phase: ShardwiseError("it was stopped after 60 s"))

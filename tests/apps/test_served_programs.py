@@ -90,7 +90,7 @@ def test_the_depth_of_guessing_is_searched_and_kept_in_the_plan(tmp_path, capsys
     [
         (("--acceptance", "0.5,0.7"), "give a share of the steps for each guess"),
         (("--acceptance", "1.2"), "--acceptance is '1.2'"),
-        (("--draft-cost", "0.1"), "--draft-cost is of guesses, and none are made"),
+        (("--draft-cost", "0.1"), "--draft-cost is the cost of guesses, and there are none"),
     ],
 )
 def test_guesses_that_make_no_sense_are_refused(words, what):

@@ -38,7 +38,7 @@ def test_a_step_that_is_too_long_is_said_with_whose_constants_it_is():
     words = ("--model", "llama-3-70b", "--on", "v5e:4x4", "--input", "8192", "--output", "512")
     words += ("--weights", "int8", "--kv", "int8", "--for", "jax", "--tpot", "20ms")
     with pytest.raises(
-        NoFeasiblePlan, match=r"the shortest takes 2\d\.\d ms by the constants of jax"
+        NoFeasiblePlan, match=r"the shortest takes 2\d\.\d ms with the constants of jax"
     ):
         run(*words)
 
@@ -72,7 +72,7 @@ def test_each_row_names_what_to_type_for_it():
     """Running it gives the row's chips, and its rate and dollars as near as an estimate is."""
     first, *rows = found(*SMALL, *RATE)["result"]["instead"]
     assert not first["option"]
-    assert {row["name"] for row in rows} >= {"fp8", "prompts on their own"}
+    assert {row["name"] for row in rows} >= {"fp8", "separate prefill"}
     assert all(row["option"] for row in rows)
     for row in rows:
         if other := of_row(row):
@@ -117,7 +117,7 @@ def test_whole_boxes_are_said_where_a_fleet_fills_none(capsys):
     assert boxes["usd_per_hour"] == pytest.approx(8 * result["usd_per_hour"])
     run(*SMALL, *RATE)
     out = capsys.readouterr().out
-    assert "in whole boxes of 8, where a provider rents nothing smaller: 8 chips, $" in out
+    assert "in whole boxes of 8, if a provider rents nothing smaller: 8 chips, $" in out
     told = flat(out)
     assert f"at {load_chip('h100').price}" in told
     assert f"prices: {price_range('h100')}" in told

@@ -198,7 +198,7 @@ def test_a_reshard_and_nothing_to_do(capsys):
     result = result_of(capsys, "A[I_XY, J] -> A[I_Y, J]", *text)
     assert [c["kind"] for c in result["collectives"]] == ["permute", "all_gather"]
     run("A[I_X, J] -> A[I_X, J]", *text)
-    assert "nothing to do: the array is already laid out so" in capsys.readouterr().out
+    assert "nothing to do: the array already has this layout" in capsys.readouterr().out
 
 
 def test_a_chain_under_a_memory_limit(capsys):
@@ -256,7 +256,7 @@ def test_strategies_as_csv(capsys, tmp_path):
         ((FSDP_TP, *SQUARE, "--on", "v5e:2x2"), "the mesh needs 16 chips and v5e:2x2 has 4 chips"),
         ((FSDP_TP, *SQUARE, "--top", "0"), "--top 0 shows nothing; give 1 or more"),
         ((FSDP_TP, *SQUARE, "--free", "W"), "unknown array 'W'; known: A, B"),
-        ((FSDP_TP, *SQUARE, "--set", "chip.hbm_bandwidth=1e12"), "say which with --on SLICE"),
+        ((FSDP_TP, *SQUARE, "--set", "chip.hbm_bandwidth=1e12"), "name the slice with --on"),
         ((FSDP_TP, *SQUARE, "--result", "C[I_X, L]"), "unknown dim 'L'"),
         ((FSDP_TP, *SQUARE, "--to", "jax", "--run"), "--to prints a program and nothing else"),
         (("A[I] -> A[I]", "--dims", "I=8", "--mesh", "X=2", "--run"), "takes no step"),
@@ -331,7 +331,7 @@ def test_equal_strategies_rank_by_memory(capsys):
 
 
 def test_constants_without_a_slice_are_refused():
-    with pytest.raises(BadRequest, match="say which with --on SLICE"):
+    with pytest.raises(BadRequest, match="name the slice with --on"):
         run("A[I_X] -> A[I]", "--dims", "I=64", "--mesh", "X=4", "--constants", "book")
 
 

@@ -110,7 +110,7 @@ def test_the_document(plan_file, capsys):
     assert sum(r["requests"] for r in result["replicas"]) == 60
     assert found["resolved"]["scheduling.policy"] == {"value": "chunked", "origin": "file"}
     assert found["provenance"]["definitions"]["itl"]
-    assert "not what is in them, so the prefix cache finds nothing" in found["notes"][0]
+    assert "and not their text, so the prefix cache finds nothing" in found["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_trace_that_says_lengths_takes_no_others(plan_file, capsys, tmp_path):
     said = refused(capsys, path, "--trace", trace, "--cv", "2")
     assert "--cv takes no effect" in said
     said = refused(capsys, path, "--trace", trace, "--rate", "2", "--speed", "2")
-    assert "--rate and --speed both say" in said
+    assert "--rate and --speed both set" in said
     rates = tmp_path / "r.csv"
     rates.write_text("window_start_s,requests_per_s\n0,5\n60,6\n")
     said = refused(capsys, path, "--trace", rates)
@@ -342,7 +342,7 @@ def test_an_overload_is_said_with_what_holds(plan_file, capsys):
     assert code == 0
     words = flat(out)
     assert "DOES NOT HOLD: " in words
-    assert "requests/s may hold; --find-rate says" in words
+    assert "requests/s may hold; --find-rate finds the rate" in words
     assert f"next: shardwise simulate {path} --requests 1000 --find-rate" in words
     over = simulated(capsys, path, "--rate", "500", "--requests", "1000")["result"]
     most = simulated(capsys, path, "--find-rate")["result"]

@@ -43,11 +43,11 @@ def test_the_page_and_the_file_say_it(planned, tmp_path):
     shown = sw.plan_show(file)
     assert "with 1 server lost" in str(shown)
     run = sw.simulate(file, requests=200)
-    assert any("1 server may be lost" in said for said in run.warnings)
+    assert any("1 server may fail" in said for said in run.warnings)
 
 
 def test_without_a_rate_there_is_nothing_to_spare():
-    with pytest.raises(BadRequest, match="give the requests per second"):
+    with pytest.raises(BadRequest, match="the requests per second"):
         sw.plan_serve("llama-3-8b", "v5e", input=1024, output=128, spare=1)
     with pytest.raises(BadRequest, match="spare is 'two'"):
         sw.plan_serve("llama-3-8b", "v5e", **ASKED, spare="two")
@@ -67,7 +67,7 @@ def test_a_plan_that_may_lose_all_its_servers_is_refused(planned):
 def test_start_up_is_of_a_trace(planned, tmp_path):
     file, trace = tmp_path / "plan.yaml", tmp_path / "trace.jsonl"
     sw.save_plan(planned[0].plan, file)
-    with pytest.raises(BadRequest, match="start_up is of a load that rises and falls"):
+    with pytest.raises(BadRequest, match="start_up needs a load that rises and falls"):
         sw.simulate(file, requests=50, start_up="30s")
     rows = [f'{{"arrival": {n / 4}, "prompt": 500, "output": 16}}' for n in range(1600)]
     trace.write_text("\n".join(rows))

@@ -136,7 +136,7 @@ def test_an_interrupted_run_says_where_to_go_on(tmp_path, text, number):
     last = rest.splitlines()[-1]
     found = re.fullmatch(
         r"stopped at step (\d+); newest checkpoint plan.run/checkpoints/step-0*\1 \(step \1\); "
-        "go on with --resume",
+        "continue with --resume",
         last,
     )
     assert found, rest

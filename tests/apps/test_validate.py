@@ -188,7 +188,7 @@ def test_peak_memory_of_each_run_that_tells_it(capsys, peaks, tmp_path):
     shown = [row for row in table if row and row[0] in (plain["id"], reserved["id"])]
     assert [row[-1] for row in shown] == ["allocated", "reserved"]
     assert shown[0][-2] == f"{plain['peak_error']:+.1%}"
-    assert any("peak memory, median |error| of 2 runs that tell it" in line for line in lines)
+    assert any("peak memory, median |error| of 2 runs that report it" in line for line in lines)
 
 
 def test_the_worst_peaks_of_many_runs(capsys):

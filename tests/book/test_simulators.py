@@ -286,7 +286,7 @@ def test_pages_pictures_and_tables(capsys, tmp_path, name):
         (("pipeline", "--set", "stages=100"), "stages is 100"),
         (("batching", "--set", "policy=none"), "unknown policy 'none'"),
         (("batching", "--set", "requests=500", "--set", "answer=500"), "at most 40,000"),
-        (("fig.8.pareto", "--html", "a.html"), "--html shows frames, which fig.8.pareto has not"),
+        (("fig.8.pareto", "--html", "a.html"), "--html shows frames, and fig.8.pareto has none"),
     ],
 )
 def test_refused(capsys, monkeypatch, tmp_path, words, said):

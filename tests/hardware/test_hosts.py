@@ -106,6 +106,6 @@ def test_a_single_card_serves_in_a_dtype_that_it_has(chip):
 
 def test_the_page_of_a_card_says_its_host():
     text = " ".join(str(sw.hw_show("rtx4090")).split())
-    assert "8 chips a host on 2 sockets, no peer-to-peer: 26.2 GB/s through its memory" in text
-    assert "20.9 GB/s in a group over several sockets" in text
+    assert "8 chips per host on 2 sockets, no peer-to-peer: 26.2 GB/s through host memory" in text
+    assert "20.9 GB/s for a group over several sockets" in text
     assert "network PCIe 8" in text

@@ -22,8 +22,8 @@ def planned(chip, **more):
 
 def test_the_list_names_them_and_what_they_lack():
     text = " ".join(str(sw.hw_list()).split())
-    assert "not planned: tpu8t, whose peak_flops.bf16 (dense peak) no source read gives" in text
-    assert "with --set chip.peak_flops.bf16=NUMBER they are" in text
+    assert "cannot be planned: tpu8t; no source gives peak_flops.bf16 (dense peak)" in text
+    assert "give it with --set chip.peak_flops.bf16=NUMBER" in text
     rows = sw.hw_list().result["chips"]
     assert {row["chip"] for row in rows if row["unplanned"]} == LACKING
 
@@ -32,13 +32,13 @@ def test_the_list_names_chips_without_a_public_price():
     text = " ".join(str(sw.hw_list()).split())
     without = [row["chip"] for row in sw.hw_list().result["chips"] if not row["usd_per_chip_hour"]]
     assert {"tpu7x", "trn2"} < {*without}
-    assert f"no price read: {', '.join(without)}; with --price CHIP=USD plans have dollars" in text
+    assert f"no price: {', '.join(without)}; give one with --price CHIP=USD" in text
 
 
 def test_a_plan_on_one_says_so_and_what_to_give():
     with pytest.raises(BadRequest, match=r"no peak for dtype 'bf16'.*sets=chip.peak_flops.bf16="):
         planned("tpu8t")
-    assert "no slice is planned: no source read gives peak_flops.bf16" in str(sw.hw_show("tpu8t"))
+    assert "cannot be planned: no source gives peak_flops.bf16" in str(sw.hw_show("tpu8t"))
     whole = load_chip("tpu8t", set_=["chip.peak_flops.bf16=3e15"])
     assert whole.unplanned == ()
 

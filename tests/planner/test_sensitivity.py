@@ -43,7 +43,7 @@ def test_twice_the_chips_cost_twice_the_time_that_they_save(planned):
 
 def test_the_page_of_why_names_the_two_that_weigh_most(planned):
     *_, said = planned.sections()["why"]
-    assert "What would change it most: " in str(said)
+    assert "Largest effects: " in str(said)
     for one in planned.sensitivity[:2]:
         assert one.text.partition(":")[0] in " ".join(str(said).split())
 

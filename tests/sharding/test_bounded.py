@@ -22,7 +22,7 @@ def test_axes_of_one_device_are_not_searched():
     assert answer.best.summary == plain.best.summary
     assert answer.best.wire_bytes == plain.best.wire_bytes
     assert answer.resolution.enumerated == plain.resolution.enumerated
-    assert answer.notes == ("X, Z, data cut nothing, with one device, and are left out of layouts",)
+    assert answer.notes == ("X, Z, data have one device and are left out of layouts",)
     # Axis Z of one device stands in no way of a local product.
     assert sharded_product(answer).obstacles == sharded_product(plain).obstacles
 
@@ -38,7 +38,7 @@ def test_many_axes_are_tried_in_fewer_orders_and_the_answer_says_so():
     text = "A[I_{c,b}, J, K_a] * B[J_d, K, L] -> C[I_{e,b}, L]"
     mesh = "a=2,b=2,c=2,d=2,e=2"
     answer = shard_expression(text, dims="I=64,J=64,K=64,L=64", mesh=mesh)
-    assert "tried in the mesh's order and as written" in answer.notes[-1]
+    assert "tried in the order of the mesh and as written" in answer.notes[-1]
     assert answer.best.result == Layout.parse("C[I_{e,b}, L]")
 
 
@@ -74,7 +74,7 @@ def test_what_would_not_end_is_refused_with_the_remedy(axes, said):
     dims = ",".join(f"{x}=8192" for x in "IJKLMN")
 
     def refused():
-        said_of_all = f"too many ways to cut these arrays.*{said}.*use fewer"
+        said_of_all = f"too many layouts for these arrays.*{said}.*use fewer"
         with pytest.raises(BadRequest, match=said_of_all):
             shard_expression("A[I_a, J, K, L] * B[L_b, M, N]", dims=dims, mesh=mesh)
 

@@ -56,7 +56,7 @@ def test_a_chain_is_products_from_left_to_right(text, products):
         ("A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]", []),
         (
             "A[I, J_X] * B[J, K] -> C[I, K]",
-            ["the contracted dim J is cut differently: J_X in A and J in B"],
+            ["the contracted dim J is sharded differently: J_X in A and J in B"],
         ),
         (
             "A[I, J_X] * B[J_X, K] -> C[I, K]",

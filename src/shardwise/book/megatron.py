@@ -28,7 +28,7 @@ ROWS = "table.gpu.megatron."
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronRun:
     """One run of the table: its size as it is called, parameters, MFU measured and predicted in the
-    order of `LABELS`, and the times that 8 of 10 such runs take, at least and at most, over the
+    order of `LABELS`, and the times that 8 of 10 runs take, at least and at most, over the
     expected."""
 
     size: str
@@ -43,7 +43,7 @@ class MegatronRun:
 
     @property
     def beyond(self) -> bool:
-        """Whether the measurement is outside the range of 8 of 10 such runs."""
+        """Whether the measurement is outside the range of 8 of 10 runs."""
         return not self.times[0] <= 1 / self.ratio <= self.times[1]
 
 
@@ -115,7 +115,7 @@ def _run(entry_id: str) -> MegatronRun:
 
 
 def _times(answer: TrainAnswer) -> tuple[float, float]:
-    """The ends of the range of 8 of 10 such runs, over the expected time."""
+    """The ends of the range of 8 of 10 runs, over the expected time."""
     found, seconds = expected_range(answer), answer.step_seconds.expected
     assert found is not None, "prices by our own constants have a range"
     return found.low / seconds, found.high / seconds

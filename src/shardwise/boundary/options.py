@@ -26,7 +26,7 @@ Group = Literal[
     "Training",
     "The machine",
     "Beside the answer",
-    "How much is said",
+    "Level of detail",
     "Files",
 ]
 """Where an option stands in `--help`, in this order."""

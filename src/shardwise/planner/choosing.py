@@ -62,9 +62,9 @@ def cannot(request: TrainRequest) -> str:
     """The sentence for a program that no plan of what is fixed is written for: what the program
     itself may be made to train beyond that is not known here."""
     assert request.software is not None
-    lines = [f"shardwise writes no plan of this for {request.software.title}:"]
+    lines = [f"shardwise cannot write this plan for {request.software.title}:"]
     lines += [f"  {obstacle}" for obstacle in obstacles_of(request)]
-    return "\n".join([*lines, "  or use --for any for the best plan, whether something runs it"])
+    return "\n".join([*lines, "  or use --for any for the best plan, even if no program runs it"])
 
 
 def obstacles_of(request: TrainRequest) -> list[Obstacle]:

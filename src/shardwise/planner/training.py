@@ -200,12 +200,12 @@ def _offloaded(request: TrainRequest, unfit: SearchReport, best: TrainAnswer) ->
     _, others = _leaner(request, plan_of(request, unfit.nearest), hosts=False)
     need, usable = unfit.nearest.memory, request.max_hbm_bytes
     said = (
-        "the optimizer's state lies in the hosts' memory, so that updates take "
-        f"{format_seconds(best.time_parts.optimizer)} of a step: without that the leanest plan "
-        f"needs {format_gib(need)} per device of {format_gib(usable)} usable"
+        "the optimizer's state is in host memory, and updates take "
+        f"{format_seconds(best.time_parts.optimizer)} of a step: without offload the smallest plan "
+        f"needs {format_gib(need)} per device, {format_gib(usable)} usable"
     )
-    instead = f"; instead it fits with {others}" if others else ""
-    return (Remark(f"{said}{instead}; --offload none does not look at it"),)
+    instead = f"; it also fits with {others}" if others else ""
+    return (Remark(f"{said}{instead}; --offload none leaves this out"),)
 
 
 FEW_CHIPS = 8
@@ -280,7 +280,7 @@ def _rank_changes(
     so = "so that is the answer" if fastest is best else "so that is the fastest plan"
     said = Remark(
         f"with equal pipeline stages {_told(first)} looked fastest, at "
-        f"{format_seconds(found.seconds)}. With the layers that each stage really has it takes "
+        f"{format_seconds(found.seconds)}. With the actual layers of each stage it takes "
         f"{format_seconds(float(first.estimate.expected))}, and {_told(fastest)} "
         f"{format_seconds(float(fastest.estimate.expected))}, {so}"
     )

@@ -90,7 +90,7 @@ KERNEL_LAWS: tuple[KernelLaw, ...] = (
     KernelLaw(
         name="kv_heads",
         rule="the layer caches keys and values head by head",
-        reason="it knows no latent cache and no recurrent state",
+        reason="it has no latent cache and no recurrent state",
         holds=lambda layer: layer.attention is not None,
     ),
     KernelLaw(

@@ -56,7 +56,7 @@ class BothWays(Record):
     """A figure as predicted and as compiled."""
 
     predicted: float | None
-    """By the price of the plan; null where there is no such program."""
+    """From the plan; null without a program."""
     compiled: float | None
     """By the compiler; null where it refused."""
 
@@ -70,7 +70,7 @@ class PlanAsCompiled(Record):
     microbatches: int
     """Microbatches of a step."""
     remat: RematPolicy
-    """What the backward pass computes again."""
+    """Remat policy: what the backward pass recomputes."""
     best: bool
     """Whether it is the best as compiled."""
     fits: bool

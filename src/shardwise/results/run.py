@@ -16,7 +16,7 @@ AT_EXPECTED = "expected step time"
 
 @dataclass(frozen=True, kw_only=True)
 class DaysBetween(Record):
-    """The days that 8 of 10 such runs take."""
+    """The days that 8 of 10 runs of this kind take."""
 
     low: float
     """Days at the fast end."""
@@ -26,12 +26,12 @@ class DaysBetween(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeRun(Record):
-    """A training run of so many tokens; the price is per chip of the slice, used or idle."""
+    """A training run of a number of tokens; the price counts all chips, also idle ones."""
 
     tokens: float
     """Tokens of the run."""
     basis: str
-    """What its speed rests on, in words."""
+    """Basis of the speed, in words."""
     tokens_per_second: float
     """Tokens per second of the whole slice."""
     days: float
@@ -39,7 +39,7 @@ class WholeRun(Record):
     chip_hours: float
     """Hours of all chips of the slice together."""
     days_80: DaysBetween | None
-    """The days of 8 of 10 such runs; null where the utilisation was given."""
+    """The days of 8 of 10 runs of this kind; null where the utilisation was given."""
     usd: float | None
     """Dollars; null without a price."""
     usd_per_chip_hour: float | None
@@ -115,7 +115,7 @@ def _cost(answer: TrainAnswer, chip_hours: float) -> Mapping[str, Any]:
 
 
 def days_between(answer: TrainAnswer, days: float | None) -> DaysBetween | None:
-    """The days that 8 of 10 such runs take, of one that is expected to take so many."""
+    """The days that 8 of 10 runs take, of one that is expected to take so many."""
     found = expected_range(answer)
     if found is None or days is None:
         return None

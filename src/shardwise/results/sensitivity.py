@@ -61,6 +61,6 @@ def strongest(found: Sequence[ChangedInput]) -> str:
     """The sentence that says which two inputs weigh most, beside those in proportion."""
     said = "; ".join(one.text for one in found[:2])
     timed = any(one.time is not None for one in found)
-    rest = "dollars are in proportion to the price of a chip-hour"
-    rest += ", days and dollars to a run's tokens" if timed else ""
-    return f"What would change it most: {said}; {rest}."
+    rest = "dollars are proportional to the price of a chip-hour"
+    rest += ", days and dollars to the tokens of a run" if timed else ""
+    return f"Largest effects: {said}; {rest}."

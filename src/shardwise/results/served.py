@@ -32,7 +32,7 @@ from shardwise.roofline.engines import (
 
 @dataclass(frozen=True, kw_only=True)
 class TypicalError(Record):
-    """How far published measurements of such servers lay from predictions, as shares."""
+    """Typical errors of predictions on published runs of servers of this kind, as shares."""
 
     ttft: float
     """Of the time to the first token."""
@@ -53,7 +53,7 @@ class ServerMemory(Record):
     cache_tokens: int
     """Tokens that the cache of a server holds."""
     engine: float
-    """Bytes that the engine keeps beside: context, buffers, captured graphs."""
+    """Bytes of the engine itself: context, buffers, captured graphs."""
     line_tokens: int
     """Tokens of each rank that the engine prints ("GPU KV cache size")."""
     line_requests: float
@@ -63,7 +63,7 @@ class ServerMemory(Record):
     share: float
     """Share of them that servers take."""
     sequence: SequenceCache | None = part()
-    """What a sequence keeps over all devices, of a model that keeps more than keys and values."""
+    """Cache of one sequence over all devices, for a model with more than keys and values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +144,9 @@ class ServedPlan(Record):
     replicas: int
     """Servers that answer."""
     prefill_slice: str | None
-    """The chips of a server that only prefills; null without such servers."""
+    """The chips of a prefill server; null without prefill servers."""
     prefill_mesh: Mapping[str, int] | None
-    """Its mesh; null without such servers."""
+    """Its mesh; null without prefill servers."""
     prefill_replicas: int
     """Servers that only prefill."""
     prefill_chunk: int
@@ -193,7 +193,7 @@ class ServedPlan(Record):
     e2e_seconds: Bounds
     """Seconds of a whole request, likewise."""
     typical_error: TypicalError | None
-    """How far such predictions were off; null where the software was not measured on the chip."""
+    """Typical errors of these predictions; null if the software was not measured on the chip."""
     memory: ServerMemory
     """Memory of a device."""
     decode_step_seconds: Bounds
@@ -221,7 +221,7 @@ class OtherServers(Record):
     """Another way to serve; times are null where they are the answer's own."""
 
     name: str
-    """In what it differs."""
+    """How it differs from the answer."""
     note: str
     """What to know of it."""
     option: str
@@ -404,8 +404,8 @@ def served_cautions(served: Served) -> list[str]:
         said.append(f"--for {software.name}: {software.note}")
     elif not measured(plan, chip) and not plan.engine.endswith(".toml"):  # measured by its file
         said.append(
-            f"{software.title if software else plan.engine} was not measured on {chip.id}: its "
-            "times are the chip's, with what the software adds on GPUs"
+            f"{software.title if software else plan.engine} was not measured on {chip.id}: "
+            "times use the chip's rates and the software's overhead on GPUs"
         )
     if chip.price is None:
         said.append(
@@ -413,15 +413,15 @@ def served_cautions(served: Served) -> list[str]:
         )
     elif chip.price.stale():
         said.append(
-            f"the price of {chip.id} is of {chip.price.as_of}: older than half a year; choose "
+            f"the price of {chip.id} is from {chip.price.as_of}, over half a year ago; choose "
             "another with --provider, or give one with --price"
         )
     if plan.dtypes.weights != CHECKPOINT or plan.dtypes.kv != "bf16":
-        said.append("with fewer bits the model answers differently: check its quality first")
+        said.append("fewer bits change the model's answers: check its quality first")
     if served.plan.workload and served.plan.workload.trace:
         said.append(
-            "lengths are drawn from the trace and requests come at random: what prompts share, and "
-            "bursts, are left out; simulate the plan with --trace to see them"
+            "lengths are drawn from the trace and arrivals are random: shared prefixes and bursts "
+            "are left out; simulate the plan with --trace to include them"
         )
     longest = plan.input_length + plan.output_length
     return [*said, *context_warning(served.cfg, longest), *unpriced(served.cfg)]
@@ -429,14 +429,16 @@ def served_cautions(served: Served) -> list[str]:
 
 DEFINITIONS = {
     "holds": f"in {RUNS} runs of {COUNTED:,} requests: at least 95 % within all targets, with 5 % "
-    "of them to spare; at least 99 % of what comes answered; no growing wait",
-    "ttft_seconds": "from arrival to the first token, queueing included: what 90 % of requests "
-    "keep in a slow run, which 98 of 100 stay below; lower and upper hold half of published runs",
-    "tpot_seconds": "(E2E - TTFT) / (output tokens - 1), likewise; lower and upper hold 4 of 5 "
-    "published runs",
-    "usd_per_million_tokens": "all chips for an hour over the tokens of an hour at the rate; input "
-    "and output split by what prompts lengthen a step, or by the chips of each pool",
-    "instead": "closed forms, corrected by what the simulation made of the answer's own; `option` "
-    "is what to type for a row, which simulates it",
-    "front": "the answer, and closed forms of faster plans within the targets that cost more",
+    "of them to spare; at least 99 % of requests answered; the wait does not grow",
+    "ttft_seconds": "from arrival to the first token, queueing included: 90 % of requests "
+    "are faster, in 98 of 100 runs; lower and upper hold half of published runs",
+    "tpot_seconds": "(E2E - TTFT) / (output tokens - 1), 90 % as above; lower and upper hold 4 of "
+    "5 published runs",
+    "usd_per_million_tokens": "the hourly cost of all chips over the tokens of an hour at this "
+    "load; split into input and output by the step time that prompts add, or by the chips of each "
+    "pool",
+    "instead": "closed-form estimates, scaled by simulated over closed-form throughput of the "
+    "answer; `option` is what to type to simulate a row",
+    "front": "the answer, and closed-form estimates of faster plans that keep the targets and "
+    "cost more",
 }

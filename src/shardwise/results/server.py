@@ -41,11 +41,11 @@ class ServeOp(Record):
     """One op of a phase, all its runs together."""
 
     name: str
-    """What it computes or sends."""
+    """Component that computes or collective."""
     component: str
     """The part of the model that it is for."""
     stream: str
-    """What it runs on: compute, hbm, or "net:" and mesh axes."""
+    """Resource that it uses: compute, hbm, or "net:" and mesh axes."""
     count: float
     """Runs."""
     seconds: float
@@ -105,7 +105,7 @@ class PricedServer(Record):
     box: tuple[int, ...]
     """Chips of each physical axis of a slice that the mesh uses."""
     placement: Sequence[str]
-    """Where each mesh axis lies on the network, in words."""
+    """Placement of each mesh axis on the network, in words."""
     kv_sharding: KvSharding
     """How the KV cache is cut beyond KV heads."""
     engine: str
@@ -125,7 +125,7 @@ class PricedServer(Record):
     prefill_seconds: Bounds
     """Seconds of a prefill of one prompt."""
     ttft_seconds: Bounds
-    """Seconds to the first token on an idle server: that and what its engine adds."""
+    """Seconds to the first token on an idle server: prefill and the time of the engine."""
     tpot_seconds: Bounds
     """Seconds of a decode step of all sequences at the mean context."""
     ttft_interval: tuple[float, float] | None
@@ -159,7 +159,7 @@ class PricedServer(Record):
     line_requests: float
     """Requests of the plan's length that a rank's cache holds ("Maximum concurrency")."""
     sequence: SequenceCache | None = part()
-    """What a sequence keeps over all devices, of a model that keeps more than keys and values."""
+    """Cache of one sequence over all devices, for a model with more than keys and values."""
     memory_peak_at: str
     """The phase in which most memory is in use."""
     bound_by: BoundBy

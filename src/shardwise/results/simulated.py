@@ -31,7 +31,7 @@ class FollowingFleet(Record):
     fewest_servers: int
     """Servers that always run."""
     utilisation: float
-    """Share of what the servers hold at which more are asked for; 1 where their number is fixed."""
+    """Utilisation at which the fleet starts another server; 1 if the number is fixed."""
     servers: float
     """Servers at the mean."""
     most_servers: int
@@ -67,7 +67,7 @@ class ReplayedTime(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeLoadFigures(RunFigures):
-    """What a plan did under a load that was run from its first request to its last."""
+    """Figures of a load, simulated from its first request to its last."""
 
     cache: ReplicaCache
     """The cache of one replica."""
@@ -83,12 +83,12 @@ class WholeLoadFigures(RunFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyFigures(WholeLoadFigures):
-    """What a plan did in the steady state; figures of a part of its servers are those of all."""
+    """Figures of the steady state; a simulated part of the servers stands for all."""
 
     answered: float
-    """Tokens answered over tokens asked for, while the counted requests come."""
+    """Answered tokens over requested tokens, while the counted requests arrive."""
     warm_up_requests: int
-    """Requests that filled the servers before those that are counted."""
+    """Requests that fill the servers before the counted ones."""
     rate: float
     """Requests per second that come."""
     simulated_servers: int
@@ -99,7 +99,7 @@ class SteadyFigures(WholeLoadFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class LargestRateFigures(SteadyFigures):
-    """What a plan did at the largest rate that it holds."""
+    """Figures at the largest rate that the plan holds."""
 
     largest_rate: float
     """Requests per second that hold, in slow runs too."""
@@ -107,7 +107,7 @@ class LargestRateFigures(SteadyFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class OverloadedFigures(SteadyFigures):
-    """What a plan did under a load that it does not hold."""
+    """Figures under a load that the plan does not hold."""
 
     holds_about: float | None
     """Requests per second that may hold by one short run; null where none does."""

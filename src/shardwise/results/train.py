@@ -39,7 +39,7 @@ class SearchedChoices(Record):
     """The choices of a training plan that a search tries."""
 
     remat: RematPolicy
-    """What the backward pass computes again."""
+    """Remat policy: what the backward pass recomputes."""
     context_method: ContextMethod
     """How attention reaches tokens on other devices."""
     storage_axes: tuple[str, ...]
@@ -61,13 +61,13 @@ class TrainOp(Record):
     """One op of a training step, all its runs together."""
 
     name: str
-    """What it computes or sends."""
+    """Component that computes or collective."""
     phase: str
     """The pass that it belongs to."""
     component: str
     """The part of the model that it is for."""
     stream: str
-    """What it runs on: compute, hbm, or "net:" and the mesh axes that it goes over."""
+    """Resource that it uses: compute, hbm, or "net:" and the mesh axes of the collective."""
     count: float
     """Runs per step."""
     seconds: float
@@ -108,7 +108,7 @@ class MathDtype(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptersTrained(Record):
-    """LoRA adapters, and the weights beside them."""
+    """LoRA adapters, and the frozen weights."""
 
     rank: int
     """Columns of each A and rows of each B."""
@@ -141,7 +141,7 @@ class PricedPlan(SearchedChoices):
     box: tuple[int, ...]
     """Chips of each physical axis of a slice that the mesh uses."""
     placement: Sequence[str]
-    """Where each mesh axis lies on the network, in words."""
+    """Placement of each mesh axis on the network, in words."""
     microbatches: int
     """Microbatches of a step."""
     layers_per_stage: tuple[int, ...]
@@ -194,7 +194,7 @@ class PricedPlan(SearchedChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanBeside(SearchedChoices):
-    """Another plan beside the best."""
+    """Another plan, compared with the best."""
 
     mesh: Mapping[str, int]
     """Mesh axis -> degree, outermost first."""
@@ -225,7 +225,7 @@ class ClosePlan(PlanBeside):
     """A plan that was close, and that a reader would tell apart."""
 
     differs: Sequence[str]
-    """The choices beside the mesh in which it differs from the best."""
+    """Choices other than the mesh that differ from the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,21 +258,21 @@ class KeptMargin(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSize(Record):
-    """How much a search looked at."""
+    """Size of a search."""
 
     enumerated: int
     """Plans that were enumerated."""
     legal: int
-    """Those that can be run and placed."""
+    """Plans that can run and be placed."""
     candidates: int
-    """Those that were priced in full: floors rule out the others."""
+    """Plans priced in full: lower bounds rule out the others."""
     seconds: float
     """Seconds that the search took."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchedPlan(PricedPlan):
-    """The best plan of a search, and the plans beside it."""
+    """The best plan of a search, and alternatives."""
 
     runs_in: str
     """The program that runs it; "" for none in particular."""
@@ -293,7 +293,7 @@ class SearchedPlan(PricedPlan):
     choices: Sequence[ChoiceBeside]
     """What another value of each choice would cost."""
     search: SearchSize
-    """How much was looked at."""
+    """Size of the search."""
 
 
 def priced_plan(answer: TrainAnswer) -> PricedPlan:
@@ -368,7 +368,7 @@ def searched_plan(planning: TrainPlanning, choices: Iterable[Beside] = ()) -> Se
 
 
 def plan_beside(answer: TrainAnswer, best: TrainAnswer) -> PlanBeside:
-    """Another plan beside the best."""
+    """Another plan, compared with the best."""
     return PlanBeside.part_of(
         answer,
         **_searched(answer.plan),

@@ -202,11 +202,12 @@ def _left_out(written: Einsum, run: "_Search") -> tuple[str, ...]:
     said = []
     idle = [axis for axis in run.mesh if axis not in run.cutting and axis in _axes(written)]
     if idle:
-        said.append(f"{', '.join(idle)} cut nothing, with one device, and are left out of layouts")
+        said.append(f"{', '.join(idle)} have one device and are left out of layouts")
     if run.orders is not None:
         said.append(
-            "the mesh has very many ways to cut these arrays: axes that share a dim are tried in "
-            "the mesh's order and as written, not in every order, and permutes of two axes at most"
+            "the mesh has too many layouts for these arrays: axes that share a dim are tried in "
+            "the order of the mesh and as written, not in every order, and permutes move at most "
+            "two axes"
         )
     return tuple(said)
 

@@ -179,7 +179,7 @@ def _check_names(einsum: Einsum) -> None:
     for name in names:
         if names.count(name) > 1:
             rule = "every array has a name of its own, so rename one of them"
-            raise BadRequest(f"array '{name}' stands twice in '{einsum}'; {rule}")
+            raise BadRequest(f"array '{name}' is twice in '{einsum}'; {rule}")
 
 
 def _check_letters(einsum: Einsum) -> None:
@@ -208,7 +208,7 @@ def _uneven_cuts(einsum: Einsum) -> list[str]:
         if len(set(cuts.values())) > 1:
             ways = " and ".join(f"{letter}{print_axes(a)} in {n}" for n, a in cuts.items())
             kind = "contracted" if letter in einsum.contracted else "batch"
-            said.append(f"the {kind} dim {letter} is cut differently: {ways}")
+            said.append(f"the {kind} dim {letter} is sharded differently: {ways}")
     return said
 
 
@@ -218,7 +218,7 @@ def _double_use(einsum: Einsum) -> list[str]:
         places = {(x, n) for x in einsum.letters for n, a in _cuts(einsum, x).items() if axis in a}
         if len({letter for letter, _ in places}) > 1:
             where = " and ".join(f"{letter} of {name}" for letter, name in sorted(places))
-            said.append(f"axis {axis} cuts {where}: only the diagonal blocks would meet")
+            said.append(f"axis {axis} shards {where}: only the diagonal blocks would meet")
     return said
 
 

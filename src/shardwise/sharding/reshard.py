@@ -98,8 +98,8 @@ MOST_MOVES = 600_000
 def too_many(found: str) -> BadRequest:
     """The error for a search that would not end in time."""
     return BadRequest(
-        f"the mesh has too many ways to cut these arrays: {found}; use fewer mesh axes (write axes "
-        "that cut together as one), fewer dims, one product of a chain at a time, or leave "
+        f"the mesh has too many layouts for these arrays: {found}; use fewer mesh axes (write axes "
+        "that shard together as one), fewer dims, one product of a chain at a time, or leave "
         "--max-hbm and --free out"
     )
 

@@ -237,7 +237,7 @@ def test_a_decision_begins_with_a_sentence(page):
     words = {**start("training"), "tokens": "1T"}
     found = asked(page, "training", fine="yes", **words)
     assert found["says"].startswith("Training llama-3-8b on 1T tokens takes about ")
-    assert "8 of 10 such runs" in found["says"]
+    assert "8 of 10 runs" in found["says"]
     crossed = [m["label"] for f in found["figures"] for m in f["marks"] if m["kind"] == "rule"]
     assert any(label.startswith("math hides FSDP") for label in crossed)
     for name, word in (("price", "much"), ("chip", "hbm_bandwidth")):

@@ -262,9 +262,9 @@ def test_an_error_is_held_against_the_plan(tmp_path):
         (LLAMA2.replace("--nproc_per_node $GPUS", ""), {"on": None}, "give the slice with on"),
         (LLAMA2.replace("--vocab-size 32000", ""), {"on": "4*h100:8"}, None),
         (CORE.replace("seq_length: 4096", ""), {"on": "h100:8"}, "--seq-length is missing"),
-        ("hello: world\n", {}, "no file of a program that is known"),
-        (LLAMA2, {"from_": "vllm"}, "of programs that train it takes maxtext"),
-        (LLAMA2, {"as_": "LlamaForCausalLM"}, "as_ says how model is read; give that too"),
+        ("hello: world\n", {}, "is not known; name it with"),
+        (LLAMA2, {"from_": "vllm"}, "from_ is 'vllm'; it takes maxtext"),
+        (LLAMA2, {"as_": "LlamaForCausalLM"}, "as_ sets how model is read; give model too"),
         (LLAMA2, {"apply": 4}, "apply is 4; it must be a whole number"),
     ],
 )
@@ -282,7 +282,7 @@ def test_what_a_caller_gives_has_to_decide_something(tmp_path):
     text = "TP=1\ntorchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size $TP\n"
     file = tmp_path / "run.sh"
     file.write_text(text)
-    with pytest.raises(BadRequest, match="decides nothing: the script sets TP itself"):
+    with pytest.raises(BadRequest, match="has no effect: the script sets TP itself"):
         sw.check(file, given={"TP": "4"}, on="h100:8")
     assert has_use_for("torchrun t.py --lr ${LR:-1}", "LR")
     assert not has_use_for("torchrun t.py --lr ${LR:-1}", "TP")

@@ -14,7 +14,7 @@ def test_a_coarse_answer_names_the_plan_and_says_what_it_leaves_out():
     assert not coarse.close
     assert not coarse.runners_up
     assert coarse.remat != "offload"
-    assert any("by fewer choices (--coarse)" in str(line) for line in coarse.warnings)
+    assert any("--coarse left out" in str(line) for line in coarse.warnings)
     swept = sw.plan_sweep(
         "llama-3.2-1b", on="v5e:2x2", batches="64seq", lengths="2048", coarse=True
     )
@@ -39,7 +39,7 @@ def test_a_coarse_answer_to_a_deadline_is_on_the_same_chips():
 
 def test_what_contradicts_it_is_refused():
     for words, said in (
-        ({"compile": 1}, "coarse tries few plans, compile compiles the best; give one"),
+        ({"compile": 1}, "coarse tries few plans and compile compiles the best ones; give one"),
         ({"exhaustive": True}, "coarse tries few plans, exhaustive prices all; give one"),
     ):
         with pytest.raises(BadRequest, match=said):

@@ -66,7 +66,7 @@ def test_adapters_can_be_written_by_hand(tmp_path):
         ({"lora": 16, "targets": "wq"}, "unknown matrix to adapt 'wq'; did you mean 'q'?"),
         ({"lora": -1}, "lora is -1; it must be a whole number"),
         ({"sets": {"lora_rank": "16"}}, "give lora=16"),
-        ({"lora": 16, "software": "torchtitan"}, "lora_rank 16: what is written for it says 0"),
+        ({"lora": 16, "software": "torchtitan"}, "lora_rank 16: its export writes 0"),
     ],
 )
 def test_what_cannot_be_is_refused(words, said):

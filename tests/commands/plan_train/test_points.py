@@ -62,13 +62,13 @@ def test_the_cheapest_within_a_deadline():
     slow = max(p.days or 0.0 for p in points)
     best = min(points, key=lambda p: p.usd or 0.0)
     assert f"cheapest within {slow:.3g} days: {best.piece}"[:30] in verdicts(points, days=slow)[-1]
-    assert "nothing here trains it" in verdicts(points, days=0.01)[-1]
+    assert "no slice here trains it" in verdicts(points, days=0.01)[-1]
 
 
 def test_where_it_stops_being_worth_it_is_said():
     points = run("v5e:4x4", "v5e:16x16")
     flat = [points[0], replace(points[1], marginal=0.2)]
-    assert "past 16 chips it stops being worth it" in verdicts(flat)[0]
+    assert "beyond 16 chips scaling does not pay" in verdicts(flat)[0]
     assert "20% of the added chips' speed" in verdicts(flat)[0]
 
 

@@ -102,7 +102,7 @@ def test_a_page_of_adapters_names_the_export_that_takes_them(tmp_path):
     assert "PEFT and what builds on it (export --to trl)" in str(found)
     assert "--lora_target_modules all-linear" in sw.export(file, to="trl").text
     shown = sw.plan_show(file, sets={"remat": "matmul_outputs"})
-    assert "for which no export writes this plan" in str(shown)
+    assert "but no export can write this plan" in str(shown)
     save_plan(replace(found.best.plan, remat="matmul_outputs"), file)
     with pytest.raises(BadRequest, match="trl cannot express remat matmul_outputs"):
         sw.export(file, to="trl")
@@ -112,10 +112,10 @@ def test_what_is_not_written_yet_is_not_what_a_program_cannot_run():
     lora = {"lora_rank": 8, "dtypes": LOADED, "zero": 0, "gradient_reduce": "per_microbatch"}
     plan, cfg, piece = a_plan("dense", "h100:8", {"fsdp": 8}, **lora)
     said = refusal(plan, cfg, piece, "torchtitan")
-    assert "lora_rank 8: what is written for it says 0" in said
+    assert "lora_rank 8: its export writes 0" in said
     assert "(the program may run it; it is not written yet)" in said
     said = refusal(replace(plan, lora_rank=0, optimizer="adafactor"), cfg, piece, "torchtitan")
-    assert "optimizer adafactor: it knows adam" in said
+    assert "optimizer adafactor: it supports adam" in said
     assert "not written yet" not in said
 
 
@@ -142,7 +142,7 @@ def test_a_dtype_that_nothing_computes_in_runs_in_nothing(words):
     found = sw.plan_train("qwen3-0.6b", "v5e:2x2", batch="4seq", seq=256, **words)
     assert found.result["runs_in"] == ""
     assert "no program" in str(found)
-    with pytest.raises(BadRequest, match="shardwise writes no plan of this for JAX"):
+    with pytest.raises(BadRequest, match="shardwise cannot write this plan for JAX"):
         sw.plan_train("qwen3-0.6b", "v5e:2x2", batch="4seq", seq=256, software="jax", **words)
 
 
@@ -155,17 +155,17 @@ def test_a_plan_that_its_program_refuses_is_told_so(tmp_path):
     shown = sw.plan_show(file, sets={"optimizer": "adafactor"})
     assert load_plan(file).software == "maxtext"
     assert shown.result["runs_in"] == ""
-    assert "runs in  nothing: MaxText, which it is for, refuses it" in str(shown)
+    assert "runs in  nothing: the plan is for MaxText, which refuses it" in str(shown)
     (note,) = [w for w in shown.warnings if "which does not run it" in w]
-    assert "maxtext cannot express optimizer adafactor: it knows adam, muon, sgd" in note
+    assert "maxtext cannot express optimizer adafactor: it supports adam, muon, sgd" in note
 
 
 def test_what_megatron_is_not_given_is_no_word_about_megatron():
     with pytest.raises(BadRequest) as refused:
         sw.plan_train("nemotron-h-56b", "h100:64", batch="64seq", seq=4096, software="megatron")
     said = str(refused.value)
-    assert said.startswith("shardwise writes no plan of this for Megatron-LM:")
-    assert "the flags that are written for it do not describe every part of the model" in said
+    assert said.startswith("shardwise cannot write this plan for Megatron-LM:")
+    assert "its flags in our export do not describe every part of the model" in said
     assert "whatever the plan" not in said
 
 

@@ -49,8 +49,8 @@ def test_pieces_that_fill_no_tile_are_named_with_degrees_that_do(model, on, mesh
     said = said_of_tiles(model, on, mesh)
     assert len(said) == (pins is not None)
     for line in said:
-        assert f"pieces of {rows} rows" in line
-        assert f"; {pins} makes them whole" in line
+        assert f" have {rows} rows" in line
+        assert f"; {pins} makes whole tiles" in line
 
 
 def test_our_trainer_gathers_over_inner_axes_first():

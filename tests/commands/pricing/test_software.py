@@ -59,7 +59,7 @@ def test_a_program_that_cannot_run_what_is_fixed_says_all_of_it():
     said = str(refused.value)
     assert "slice v5e:4x4: it runs on GPUs" in said
     assert "lacking are" in said
-    with pytest.raises(BadRequest, match="remat none: it knows matmul_outputs, block, offload"):
+    with pytest.raises(BadRequest, match="remat none: it supports matmul_outputs, block, offload"):
         sw.plan_train("llama-3-8b", "v5e:4x4", software="maxtext", remat="none", **JOB)
 
 

@@ -116,7 +116,7 @@ def test_tables_by_class_line_and_scope_stand_beside_the_compiled_program(mlp):
     assert matmul.predicted is None
     assert result.step_seconds.compiled.expected > 0
     assert any(
-        "ran on 'cpu', and compiled and predicted times are of h100" in n for n in found.notes
+        "ran on 'cpu', and compiled and predicted times are for h100" in n for n in found.notes
     )
 
 
@@ -155,7 +155,7 @@ def test_a_capture_has_its_mesh_and_layouts_and_stands_beside_what_was_expected(
     mine = [a.layout.replace("_x", f"_{axis}") for a in ran.arguments]
     assert [a.layout for a in read.arguments] == mine
     assert any(f"_{axis}" in layout for layout in mine)
-    assert any("--mesh gives them their names" in note for note in again.notes)
+    assert any("--mesh gives them names" in note for note in again.notes)
     _, named = profile_trace(keep, tmp_path / "program.hlo.txt", on, {"x": 2})
     assert named is not None
     assert profile_result(named).arguments == ran.arguments
@@ -219,7 +219,7 @@ def test_a_plan_stands_beside_its_prediction(tmp_path, monkeypatch):
     assert matmul.predicted > 0
     # Six FLOPs per weight and token, attention and what is recomputed on top.
     assert matmul.flops > 0.9 * 6 * 4 * 32 / 2 * planning.best.cfg.layers * 64 * 128 * 3
-    with pytest.raises(BadRequest, match="--phase decode is none of this plan's: train"):
+    with pytest.raises(BadRequest, match="--phase decode is not a step of this plan; choose train"):
         profile_plan(planning.best.plan, Hardware(), steps=1, phase="decode", cpu_devices=2)
 
 

@@ -53,7 +53,7 @@ def test_its_mesh_is_read_from_its_collectives(tmp_path):
     found = sw.explain(str(text), on="v5e:2x4")
     named = sw.explain(CLEAN, on="v5e:2x4", mesh={"data": 4, "tensor": 2})
     assert found.step_seconds.expected == pytest.approx(named.step_seconds.expected)
-    assert "its axes named in their order" in found.warnings[0]
+    assert "its axes are named in order" in found.warnings[0]
 
 
 def test_a_text_says_which_compiler_made_it():
@@ -145,7 +145,7 @@ def test_what_was_lowered_for_others_says_so(tmp_path, capsys):
     assert "was compiled for 8 devices, and v5e:4x4 has 16" in err
     code, _, err = said(capsys, "explain", path)
     assert code == 2
-    assert "names no chip; give --on SLICE" in err
+    assert "names no chip; give its slice with --on SLICE" in err
 
 
 def test_a_compiled_text_is_not_compiled_again(capsys):
@@ -239,5 +239,5 @@ def test_lines_of_an_installed_project_are_told_as_the_users(tmp_path):
     program.write_text(text.replace('"scripts/', '"/v/lib/python3.12/site-packages/llm/'))
     (finding,) = sw.explain(program, on="v5e:2x4", mesh="data=4,tensor=2", package="llm").findings
     assert finding.where.startswith("llm/explain_programs.py:")
-    with pytest.raises(BadRequest, match=r"no line of such an installed package; it has .*llm"):
+    with pytest.raises(BadRequest, match=r"an installed package of that name; it has .*llm"):
         sw.explain(program, on="v5e:2x4", mesh="data=4,tensor=2", package="lm")

@@ -89,7 +89,7 @@ def test_rows_and_notes_name_what_xla_chose_instead(runs):
     assert rows["reduce_scatter", ("X",)].predicted == Counted(count=1, bytes=512.0)
     assert rows["all_reduce", ("X",)].jit == Counted(count=1, bytes=512.0)
     note, _ = runs["scattered"].notes
-    assert "an all-reduce and a slice stand for the reduce-scatter over X" in note
+    assert "an all-reduce and a slice replace the reduce-scatter over X" in note
 
 
 def test_widened_floats_are_shown_at_the_programs_dtype(runs):
@@ -99,7 +99,7 @@ def test_widened_floats_are_shown_at_the_programs_dtype(runs):
     assert [c.bytes for c in runs["sums"].programs["shard_map"].compiled] == [256.0]
     notes = " ".join(runs["sums"].notes)
     assert "bytes are shown at bf16" in notes
-    assert "jit: has no word for the partial sums" in notes
+    assert "jit: cannot express the partial sums" in notes
 
 
 def test_sources_run_as_they_stand():

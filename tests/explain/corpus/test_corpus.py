@@ -207,7 +207,9 @@ def test_sums_of_scores_are_told_in_the_notation_with_a_cut_that_needs_none():
 
 def test_a_whole_result_is_told_with_the_layout_of_the_argument_that_it_is_like():
     (found,) = explained("given_back_whole", "fault").findings
-    assert "hand it back as 'w' lies, w[I, J_tensor]: out_shardings of jax.jit" in found.remedy
+    assert (
+        "return it in the layout of 'w', w[I, J_tensor]: out_shardings of jax.jit" in found.remedy
+    )
 
 
 def test_what_a_compiler_may_use_up_is_said_to_be_the_most():

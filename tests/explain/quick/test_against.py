@@ -62,8 +62,8 @@ def test_what_went_and_what_it_saves(both):
     assert found.versions == ["jax fault -> twin"]
     page = "\n".join(map(str, against_page(found, str)))
     assert page.startswith("against fault: ")
-    assert "% less; jax fault -> twin" in page
-    assert "went: ping-pong" in page
+    assert "% shorter; jax fault -> twin" in page
+    assert "gone: ping-pong" in page
 
 
 def test_lines_add_up_to_what_their_seconds_differ_by(both):
@@ -85,7 +85,7 @@ def test_a_kept_program_is_read_as_it_was_written(both, tmp_path):
 def test_another_file_is_no_kept_program(text, tmp_path):
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(BadRequest, match=r"is no program that `shardwise explain --save FILE`"):
+    with pytest.raises(BadRequest, match=r"is not a file of `shardwise explain --save FILE`"):
         load_program(path)
 
 
@@ -136,7 +136,7 @@ def test_lines_are_aligned_by_their_text_wherever_they_stand():
 def test_a_share_without_another_program_is_refused(capsys):
     code, _, err = run(capsys, "explain", "a:b", "--args", "a:c", "--on", ON, "--fail-over", "3%")
     assert code == 2
-    assert "--fail-over is of two programs; name the other one with --against" in " ".join(
+    assert "--fail-over compares two programs; name the other one with --against" in " ".join(
         err.split()
     )
 

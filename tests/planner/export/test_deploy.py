@@ -344,7 +344,7 @@ def test_all_obstacles_stand_in_one_refusal_each_with_its_change(target):
         ("k8s", {"replicas": 2, "routing": "bounded_hash"}, "routing bounded_hash: .* set routing"),
         ("k8s", {"engine": "sglang", "slice_text": "v5e:2x4"}, "no SGLang is published for TPU"),
         ("skypilot", {"slice_text": "v5e:4x4", "mesh": {"tensor": 16}}, "slice v5e:4x4: .* k8s"),
-        ("k8s", {"slice_text": "mi300x:8"}, "slice mi300x:8: it knows .*; plan on"),
+        ("k8s", {"slice_text": "mi300x:8"}, "slice mi300x:8: it supports .*; plan on"),
     ],
 )
 def test_what_cannot_be_deployed_is_refused_with_what_can(target, choices, said):

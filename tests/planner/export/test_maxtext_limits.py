@@ -52,14 +52,14 @@ BY = {"ring": {"context_method": "ring"}, "ulysses": {"context_method": "ulysses
 CUT = {"fsdp": 8, "context": 2}
 REFUSED = [
     (FULL, "v5e:4x4", {"fsdp": 2, "context": 8}, BY["ring"] | {"sequence_length": 4000}, "mesh",
-     "the square of context", BY["ring"]),
+     "context squared", BY["ring"]),
     (FULL, "v5p:4x4x12", {"fsdp": 64, "context": 3}, {"sequence_length": 4608}, "mesh",
      "context is even", None),
     ("qwen2.5-0.5b", "v5e:16x16", {"fsdp": 256}, {"global_batch_sequences": 256}, "mesh",
      "d_model and the ranks", None),
     ("qwen3-0.6b", "v5p:4x4x12", {"fsdp": 64, "tensor": 3}, {"global_batch_sequences": 192},
      "mesh", "d_ff", None),
-    (FULL, "v5e:4x4", {"context": 16}, {"sequence_length": 4080}, "mesh", "twice it divides", {}),
+    (FULL, "v5e:4x4", {"context": 16}, {"sequence_length": 4080}, "mesh", "2 x context", {}),
     (FULL, "v5e:4x4", {"tensor": 16}, {}, "mesh", "key-value heads", None),
     (FULL, "v5e:4x4", {"context": 4, "tensor": 4}, BY["ulysses"], "mesh", "key-value heads",
      BY["ring"]),

@@ -226,7 +226,5 @@ def test_a_recurrent_model_is_refused_by_megatron():
     other = replace(
         plan, model=cfg.name, model_hash=model_hash(cfg), layers_per_stage=(cfg.layers,)
     )
-    with pytest.raises(
-        BadRequest, match=r"model nemotron-h-56b: the flags that are written for it do not"
-    ):
+    with pytest.raises(BadRequest, match=r"model nemotron-h-56b: its flags in our export do not"):
         export_plan(other, cfg, piece, "megatron")

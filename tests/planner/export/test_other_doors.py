@@ -420,8 +420,8 @@ def test_four_sizes_of_parallelism_config_are_read_and_written(target, word, met
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"mesh": {"data": 8, "tensor": 2}}, "beside FSDP alone"),
-        ({"sequence_parallel": True}, "leaves activations whole"),
+        ({"mesh": {"data": 8, "tensor": 2}}, "only with FSDP"),
+        ({"sequence_parallel": True}, "does not shard activations"),
         ({"context_method": "ulysses"}, "context parallelism is one of all_gather, ring"),
         ({"attention_kernel": "fa2"}, "scaled_dot_product_attention alone"),
     ],
@@ -460,6 +460,6 @@ def test_a_script_that_does_not_fit_names_the_command_that_changes_it(tmp_path):
     path.write_text(text)
     assert plan.model == "qwen3-32b"
     with pytest.raises(
-        NoFeasiblePlan, match=r"in the file's own words: `shardwise check .*run.sh`"
+        NoFeasiblePlan, match=r"for changes of the file itself: `shardwise check .*run.sh`"
     ):
         plan_show(path)

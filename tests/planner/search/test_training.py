@@ -86,8 +86,8 @@ def test_the_nearest_miss_says_by_how_much_and_what_would_do():
     said = str(missed.value)
     need = params_total(cfg) * 16 / 16  # 16 bytes of state over 16 chips
     assert said.startswith("no plan fits v5e:4x4 = 16 chips")
-    assert "per device of 15.8 GiB (16.9 GB) usable" in said
-    assert "GB too much, most of it optimizer" in said
+    assert "per device, 15.8 GiB (16.9 GB) usable" in said
+    assert "GB too much, mostly optimizer" in said
     larger = said.split("use ")[-1].split(" (")[0]
     chips = parse_slice(larger).chips
     assert chips >= 16 * need / asked.max_hbm_bytes
@@ -106,8 +106,8 @@ def test_a_batch_too_large_is_told_apart_from_too_few_chips():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("llama-3-8b", r"; pin less: .* fits, or use "),
-        ("llama-3.1-405b", r"; no plan with less pinned fits either"),
+        ("llama-3-8b", r"; pin fewer axes: .* fits, or use "),
+        ("llama-3.1-405b", r"; no plan with fewer axes pinned fits either"),
     ],
 )
 def test_the_nearest_miss_says_whether_the_pin_is_what_stands_in_the_way(model, says):

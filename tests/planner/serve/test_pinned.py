@@ -15,8 +15,13 @@ from shardwise.errors import NoFeasiblePlan
         ("llama-3-8b", "h100:8", {"expert": 8}, "expert=8: llama-3-8b has no routed experts"),
         ("mixtral-8x7b", "h100:8", {"expert": 3}, "has 8 routed experts; pin a degree that"),
         ("llama-3-8b", "h100:8", {"tensor": 8, "data": 2}, "takes 16 devices, and h100:8"),
-        ("llama-3-8b", "h100:8", {"fsdp": 2}, "fsdp=2: vLLM can have no such server"),
-        ("mixtral-8x7b", "2*h100:8", {"expert": 2, "tensor": 8}, "vLLM can lay out no server"),
+        ("llama-3-8b", "h100:8", {"fsdp": 2}, "fsdp=2: vLLM has no server of this degree"),
+        (
+            "mixtral-8x7b",
+            "2*h100:8",
+            {"expert": 2, "tensor": 8},
+            "vLLM has no server with this",
+        ),
         ("llama-3-70b", "h100:8", {"tensor": 1}, "tensor=1 pinned fits .*; without the pin one"),
     ],
 )
@@ -34,7 +39,7 @@ def test_memory_is_named_where_it_is_short():
 def test_a_training_plan_that_does_not_fit_says_what_was_pinned():
     with pytest.raises(
         NoFeasiblePlan,
-        match=r"no plan with tensor=64 pinned fits .*; no plan with less pinned fits either",
+        match=r"no plan with tensor=64 pinned fits .*; no plan with fewer axes pinned fits either",
     ):
         sw.plan_train(
             "llama-3-70b",

@@ -17,5 +17,5 @@ def test_short_runs_name_the_same_servers(rate):
 
 
 def test_a_compile_is_not_quick():
-    with pytest.raises(BadRequest, match="coarse asks for short runs, compile for compiles"):
+    with pytest.raises(BadRequest, match="coarse asks for short runs and compile for compiles"):
         sw.plan_serve("llama-3.2-1b", "h100:1", coarse=True, compile=1, **LOAD)

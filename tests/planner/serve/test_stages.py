@@ -118,5 +118,5 @@ def test_stages_beside_other_cuts_and_of_our_server_are_refused():
 
 def test_our_server_refuses_a_plan_of_stages():
     plan = a_plan("2*h100:8", {"stage": 2, "tensor": 8})
-    with pytest.raises(BadRequest, match="pipeline stages, which are not served here; plan with"):
+    with pytest.raises(BadRequest, match="pipeline stages, and this server has none; plan with"):
         serving._check_slices(plan, ())

@@ -68,4 +68,4 @@ def test_over_all_of_a_slice_nothing_is_scattered(monkeypatch):
     monkeypatch.setattr(rules_network, "least_devices", lambda: {"v5p": 4})
     (remedy,) = told(1024, 4096, 1024)
     assert "one mesh axis of all 4 devices" in remedy
-    assert "leave another one" in remedy
+    assert "leave another axis" in remedy

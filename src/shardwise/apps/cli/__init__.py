@@ -45,37 +45,37 @@ from shardwise.errors import ShardwiseError
 
 COMMANDS = {
     "plan": "Choose and price a training or serving plan.",
-    "simulate": "A serving plan under a load: latencies, goodput, cost.",
+    "simulate": "Simulate a serving plan under a load: latencies, goodput, cost.",
     "roofline": "One op on one chip: what bounds it, how good a time is.",
     "validate": "Predicted against measured step times of published runs.",
-    "book": "The book's numbers, rules and figures, worked out live.",
-    "shard": "What each device holds of a sharded array.",
-    "train": "Train a plan's model on the devices at hand.",
-    "compile": "A plan, or any JAX function, by the real compiler, with no accelerator.",
-    "report": "What a report folder of compile holds: timeline, ops, memory, graph.",
-    "compare": "A plan beside its compiled program, part by part, and what differs.",
-    "explain": "Where the time of a compiled step goes, and its mistakes.",
+    "book": "Numbers, rules and figures of the book, computed live.",
+    "shard": "Shards of an array on each device, and the collectives of an expression.",
+    "train": "Train the model of a plan on the devices here.",
+    "compile": "Compile a plan, or any JAX function, without an accelerator.",
+    "report": "Show a report folder of compile: timeline, ops, memory, graph.",
+    "compare": "Compare a plan with its compiled program, part by part.",
+    "explain": "Where the time of a compiled step goes, and mistakes that cost time.",
     "profile": "Time a plan, or any JAX function, on the devices here, op by op.",
-    "calibrate": "Measure this machine, or a live server, as a hardware file.",
-    "serve": "An OpenAI-compatible server of a checkpoint.",
-    "generate": "Go on with a text.",
+    "calibrate": "Measure this machine, or a live server, and write a hardware file.",
+    "serve": "Serve a checkpoint with an OpenAI-compatible API.",
+    "generate": "Continue a text.",
     "chat": "Chat with a model.",
-    "bench": "A load on a live server.",
-    "check": "A launch script or recipe: does it fit, how fast, what to change.",
-    "export": "A plan in the words of another framework.",
-    "ui": "A page on this machine with every view.",
+    "bench": "Put a load on a live server.",
+    "check": "Check a launch script or recipe: does it fit, how fast, what to change.",
+    "export": "Write a plan as a file of another framework, or read one.",
+    "ui": "Open a page on this machine with every view.",
     "hw": "Chips, networks, slices and prices of the catalogue.",
     "model": "Parameters, FLOPs and KV cache of a model.",
-    "schema": "What a command prints with --json, as a JSON Schema.",
+    "schema": "The JSON Schema of what a command prints with --json.",
 }
 """Every command and what it is for; its module has its name."""
 
 PLANS = {
-    "train": "The simplest training plan as fast as any, and why.",
+    "train": "The simplest of the fastest training plans, and why.",
     "serve": "The cheapest servers that hold a load.",
-    "sweep": "Every slice, batch and length; what scaling is worth.",
-    "show": "Price the plan in a file; the book's rules beside it.",
-    "diff": "What changes between two plans, and what it does.",
+    "sweep": "Plan every slice, batch and length; how speed and cost scale.",
+    "show": "Price the plan in a file; compare with the book's rules.",
+    "diff": "Choices that differ between two plans, and their effect.",
     "schema": "The JSON Schema of plan files.",
 }
 """The commands of `plan`; their modules have `plan_` in front."""
@@ -198,10 +198,10 @@ def _code_of(argv: list[str] | None) -> int:
             return code
         raise
     except MemoryError:
-        say("error: out of memory; ask for less at once, or give the process more")
+        say("error: out of memory; ask for less at once, or give the process more memory")
         return 1
     except RecursionError:
-        say("error: what was given is nested too deeply; flatten it")
+        say("error: the input is nested too deeply; flatten it")
         return 1
     return code if isinstance(code, int) else 0
 

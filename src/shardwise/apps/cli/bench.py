@@ -9,7 +9,7 @@ from shardwise.apps.cli.output import progress_line, show_answer
 
 @click.group(cls=AnswerGroup)
 def bench() -> None:
-    """Measure what runs."""
+    """Measure a live server."""
 
 
 @command("bench serve", "csv_path as_json", bench)

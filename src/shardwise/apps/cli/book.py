@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=AnswerGroup)
 def book() -> None:
-    """The numbers, rules and figures of the book, worked out live, and the plans it audits."""
+    """Numbers, rules and figures of the book, computed live, and the published plans it audits."""
 
 
 @command("book list", "show_detail as_json", book)
@@ -35,19 +35,19 @@ def list_(out: Outputs) -> None:
     "csv_path plot_path html_path show_detail as_json",
     book,
     plot_path="Also draw the figure (.png or .svg).",
-    html_path="A simulator's frames as one page.",
+    html_path="The frames of a simulator as one page.",
 )
 def figure_(out: Outputs) -> None:
     """A figure as data, or a machine step by step: systolic, hbm, collective, pipeline, batching.
 
-    What --set takes stands below the answer, such as --set chips=512 or --set side=8.
+    The answer names what --set takes, such as --set chips=512 or --set side=8.
     """
     from shardwise.commands.tables.book_figure import FigureRequest, SimulationAnswer
 
     asked = request_of(FigureRequest)
     answer = asked.answer()
     if out.html_path and not isinstance(answer, SimulationAnswer):
-        raise BadRequest(f"--html shows frames, which {asked.figure_id} has not; use --plot")
+        raise BadRequest(f"--html shows frames, and {asked.figure_id} has none; use --plot")
     show_answer(answer, out, {"id": asked.figure_id, "set": asked.sets})
     if out.plot_path:
         _draw(answer, out.plot_path)
@@ -71,7 +71,7 @@ def _draw(answer: Any, path: Path) -> None:
 
 @command("book show", "show_detail csv_path as_json", book)
 def show_(out: Outputs) -> None:
-    """One number: inputs, formulas, steps, the answer, and what the book prints."""
+    """One number of the book: inputs, formulas, steps, the answer, and what the book prints."""
     from shardwise.commands.tables.book_show import BookShowRequest
 
     asked = request_of(BookShowRequest)
@@ -85,7 +85,7 @@ def show_(out: Outputs) -> None:
     plot_path="Also draw the sweep (.png or .svg).",
 )
 def rule_(out: Outputs) -> None:
-    """A closed form with any chip, lists of values, or a sweep; without a name, all of them."""
+    """A rule with any chip, lists of values, or a sweep; without a name, all rules."""
     from shardwise.commands.tables.book_rule import BookRuleRequest
 
     asked = request_of(BookRuleRequest)
@@ -102,7 +102,7 @@ def rule_(out: Outputs) -> None:
 
 @command("book quiz", "as_json", book)
 def quiz_(out: Outputs) -> None:
-    """A question; with --answer, or once typed, whether that is right, and the steps."""
+    """A question of the book: checks your answer, typed or by --answer, and shows the steps."""
     from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizRequest
 
     asked = request_of(BookQuizRequest)
@@ -115,7 +115,7 @@ def quiz_(out: Outputs) -> None:
 
 @command("book errata", "show_detail csv_path as_json", book)
 def errata_(out: Outputs) -> None:
-    """Numbers that the book prints and its rules do not give, each computed now."""
+    """Numbers of the book that differ from its rules, each computed now."""
     from shardwise.commands.tables.book_errata import BookErrataRequest
 
     asked = request_of(BookErrataRequest)

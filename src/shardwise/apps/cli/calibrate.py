@@ -23,14 +23,14 @@ MACHINE = ("cpu_devices", "name", "timeout")
     file="Hardware file, for --hw; a server's engine goes beside it as FILE.engine.toml.",
 )
 def calibrate(out: Outputs) -> None:
-    """Measure the devices here, or the server of PLAN, and write what was found.
+    """Measure the devices here, or a server that runs PLAN, and write the constants.
 
     Without PLAN: matmuls, memory, attention and collectives of this machine, as a hardware file
     that prices plans on it (`--hw FILE --on NAME:DEVICES`).
 
-    With PLAN: the chip's and the engine's own numbers, fitted on a short load on a live server
-    (--endpoint) or on records of one. The load streams completions of random prompts around the
-    plan's lengths.
+    With PLAN: constants of the chip and the engine, fitted on a short load on a live server
+    (--endpoint) or on records of one. The load streams completions of random prompts, with
+    lengths near those of the plan.
     """
     from shardwise.boundary import check_output
 

@@ -13,11 +13,11 @@ from shardwise.apps.cli.output import show_answer
     file="Write the file with the change of --apply here, not to stdout.",
 )
 def check(out: Outputs) -> None:
-    """Whether the plan of a launch script or recipe fits, how long its step takes, and the few
-    changes of the file that help most.
+    """Check a launch script or recipe: whether it fits, its step time, and the changes that help
+    most.
 
     PATH is a script or recipe of Megatron-LM, Megatron-Bridge, TorchTitan, MaxText, TRL, axolotl,
-    accelerate or DeepSpeed as people write it.
+    accelerate or DeepSpeed.
     """
     from shardwise.boundary import write_text
     from shardwise.commands.plan_file.check import CheckRequest
@@ -25,7 +25,7 @@ def check(out: Outputs) -> None:
 
     asked, file = request_of(CheckRequest), out.file
     if file is not None and asked.apply is None:
-        raise BadRequest("-o writes the file with a change; say which with --apply")
+        raise BadRequest("-o writes the file with a change; choose it with --apply")
     answer = asked.answer()
     if file is not None:
         write_text(file, answer.text, option="-o")

@@ -8,11 +8,10 @@ from shardwise.apps.cli.output import show_answer, stage_line
 
 @command("compare", "show_detail as_json")
 def compare(out: Outputs) -> None:
-    """Hold a plan beside its program, as compiled for a slice that is not here.
+    """Compare a plan with its compiled program; no accelerator is needed.
 
-    FLOPs, bytes and seconds by op class, collectives by kind and axes, all of them by phase and
-    component of the model, memory by kind, all of one device and one step; and in sentences what
-    differs, and where the program does it.
+    Shows FLOPs, bytes and seconds by op class, collectives by kind and axes, and memory by kind,
+    for one device and one step. Sentences say what differs, and where in the program.
     """
     from shardwise.commands.program.compare import CompareRequest
 

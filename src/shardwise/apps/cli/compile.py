@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     plot_path="Memory over the schedule, and what fills it at the peak: .png or .svg.",
 )
 def compile_(out: Outputs) -> None:
-    """Compile a plan's programs, or a function, for a slice that is not here.
+    """Compile the programs of a plan, or a function, for a slice; no accelerator is needed.
 
-    No accelerator is needed. What was predicted stands beside what the compiler made. A program
-    that does not fit ends with code 3 and names its largest buffers.
+    Shows predicted and compiled figures side by side. If a program does not fit, the exit code is
+    3 and the answer names its largest buffers.
     """
     from shardwise.commands.program.compile import CompileRequest
     from shardwise.commands.program.compile_report import write_report

@@ -12,13 +12,13 @@ from shardwise.errors import ShardwiseError
 @command(
     "explain",
     "show_detail as_json graph save",
-    graph="Its dearest ops as a graph: .svg or .dot.",
+    graph="The most expensive ops as a graph: .svg or .dot.",
 )
 def explain(out: Outputs) -> None:
-    """Explain a plan's program, or a function, as compiled for a slice that is not here.
+    """Explain where the time of a plan's program, or of a function, goes; no accelerator is needed.
 
-    Seconds by component, source line and named scope, what bounds each, what is exposed, how the
-    arguments lie on the mesh, and findings, each with its cost and a remedy.
+    Shows seconds by component, source line and named scope, what bounds each, exposed waits, the
+    sharding of the arguments, and findings, each with its cost and a remedy.
     """
     from shardwise.commands.program.against import save_program
     from shardwise.commands.program.explain import ExplainRequest

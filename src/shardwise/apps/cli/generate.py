@@ -26,7 +26,7 @@ SAMPLING = ("max_tokens", "temperature", "top_p", "seed")
 
 @command("generate")
 def generate(_: Outputs) -> None:
-    """Go on with TEXT, and print what comes as it comes ("-": TEXT is on standard input)."""
+    """Continue TEXT, and stream the tokens ("-" reads TEXT from standard input)."""
     from shardwise.commands.run.asking import GenerateRequest
 
     asked = request_of(GenerateRequest)
@@ -94,7 +94,9 @@ def _server(asked: "AskRequest") -> Iterator[tuple["Endpoint", str]]:
 
     if asked.model:
         if asked.endpoint:
-            raise BadRequest("--model loads a checkpoint and --endpoint asks a server; give one")
+            raise BadRequest(
+                "--model loads a checkpoint and --endpoint asks a server; give one of the two"
+            )
         refuse(("api_key", "key_in_clear"), "is of an --endpoint; --model has no server to show it")
         with _loaded(asked.model) as (url, name):
             yield server_at(url, api_key=None), name

@@ -28,7 +28,7 @@ def list_chips(out: Outputs) -> None:
 
 @command("hw show", "show_detail as_json", hw)
 def show(out: Outputs) -> None:
-    """Every number of CHIP with its source, and the other constants where they differ."""
+    """Every number of CHIP with its source, and the value of the book if it differs."""
     from shardwise.commands.tables.hw import ChipRequest
 
     asked = request_of(ChipRequest)

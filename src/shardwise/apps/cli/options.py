@@ -73,7 +73,7 @@ class Outputs:
         meaning="draw the dearest ops of a step, and what waits for what",
     )
     save: Path | None = option(
-        "The program, for a later --against.",
+        "Save the program, for a later --against.",
         kind="output",
         group="Files",
         meaning="write the program for a later --against",
@@ -93,34 +93,32 @@ class Outputs:
         meaning="write what happens when as a trace for ui.perfetto.dev",
     )
     steps_path: Path | None = option(kind="output", endings=TRACE, flag="--perfetto")
-    perfetto_until: str | None = option(
-        "The trace file ends after so much time, such as 60s.", group="Files"
-    )
+    perfetto_until: str | None = option("End time of the trace file, such as 60s.", group="Files")
     csv_path: Path | None = option(
         "Also write the table to a CSV file.", kind="output", group="Files"
     )
     as_json: bool = switch("One JSON document on stdout.", flag="--json", group="Files")
     draw: bool | None = option(
-        "Who holds what, as a map in the terminal.",
+        "Draw which device holds which block, as a map in the terminal.",
         kind="flag",
-        group="How much is said",
+        group="Level of detail",
         meaning="a map in the terminal",
     )
     show_detail: bool | None = option(
-        "Everything else that is known of the answer: tables, layouts, how it was searched.",
+        "All details of the answer: tables, layouts, the search.",
         kind="flag",
         flag="--detail",
-        group="How much is said",
+        group="Level of detail",
         meaning="everything else that is known of the answer",
     )
     show_why: bool | None = option(
-        "Why this answer and not another.", kind="flag", flag="--why", group="How much is said"
+        "Reasons for this answer.", kind="flag", flag="--why", group="Level of detail"
     )
     show_book: bool | None = option(
-        'What the rules of "How To Scale Your Model" say beside it.',
+        'Compare with the rules of "How To Scale Your Model".',
         kind="flag",
         flag="--book",
-        group="How much is said",
+        group="Level of detail",
     )
     show_stages: bool | None = option(
         "The op that `compile --stages` followed, from JAX to the schedule.",

@@ -53,7 +53,7 @@ STYLES: Mapping[Tone, Mapping[str, Any]] = {
 """How a terminal shows each tone."""
 
 
-# How much is said ---------------------------------------------------------------------------------
+# Level of detail ---------------------------------------------------------------------------------
 
 _HOW_MUCH = {
     ("-q",): Option(
@@ -62,18 +62,18 @@ _HOW_MUCH = {
         meaning="no warnings, no notes, no hints, no progress",
     ),
     ("-v",): Option(
-        about="Also where the value of each choice comes from.",
+        about="Show also where the value of each choice comes from.",
         flag="--verbose",
         meaning="where the value of each choice comes from",
     ),
-    (): Option(about="The first lines of the answer alone.", flag="--brief"),
+    (): Option(about="Only the first lines of the answer.", flag="--brief"),
 }
 
 
 def how_much_options() -> list[click.Parameter]:
     """-q, -v and --brief, which every command with an answer has."""
     rows = {
-        short: replace(row, kind="flag", group="How much is said")
+        short: replace(row, kind="flag", group="Level of detail")
         for short, row in _HOW_MUCH.items()
     }
     return [marked(f"show_{row.flag[2:]}", row, *short) for short, row in rows.items()]

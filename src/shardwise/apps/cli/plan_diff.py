@@ -7,7 +7,7 @@ from shardwise.apps.cli.output import show_answer
 
 @command("plan diff", "show_detail as_json")
 def diff(out: Outputs) -> None:
-    """What changes between two plan files, and what it does to the estimate."""
+    """Choices that differ between two plan files, and their effect on the prediction."""
     from shardwise.commands.plan_file.diff import PlanDiffRequest
 
     asked = request_of(PlanDiffRequest)

@@ -11,9 +11,11 @@ from shardwise.apps.cli.output import progress_line, show_answer, stage_line
     plot_path="The front of speed and cost, and a decode step's parts, as a PNG or SVG.",
 )
 def serve(out: Outputs) -> None:
-    """Find the cheapest servers that hold a load: 95 % of its requests within the targets, as
-    simulated, in slow runs too with 5 % of every target to spare. Without --rate it is the largest
-    load that one server holds, or all of a slice."""
+    """Find the cheapest servers that hold a load.
+
+    A load holds if 95 % of its requests meet the targets in simulation, also in slow runs, with 5 %
+    of every target to spare. Without --rate, the load is the largest that one server holds, or that
+    a given slice holds."""
     from shardwise.commands.plan_serve.serve import ServePlanRequest, next_line
     from shardwise.plans import save_plan
 

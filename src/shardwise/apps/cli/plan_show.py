@@ -12,7 +12,7 @@ from shardwise.apps.cli.output import show_answer
     plot_path="Pipeline chart, PNG or SVG.",
 )
 def show(out: Outputs) -> None:
-    """Price the plan in a file and hold it against the book's rules.
+    """Price the plan in a file and compare it with the book's rules.
 
     --set remat=block changes a field first. audit:NAME is a plan of a published run
     (`shardwise book list`).

@@ -15,12 +15,12 @@ from shardwise.apps.cli.plan_train import next_lines
 def sweep(out: Outputs) -> None:
     """Plan every slice, batch and length; show scaling, the cost-speed front and what is cheapest.
 
-    `eff` is tokens/s per chip over that of the series' smallest slice, `added` the speed that the
-    chips added since the row above bring (100% is perfect scaling), `*` marks rows that no other
-    beats in both speed and cost. Of a bare chip stand the slices that double. Several bare chips
-    with --days, or with --chips N, stand side by side, a row for each: the cheapest slice that
-    keeps the deadline, of whole boxes or cube-like shapes, not of powers of two alone; what runs
-    the plan, dollars with the range over providers, and the date of each price.
+    `eff` is tokens/s per chip, relative to the smallest slice of the series. `added` is the speed
+    that the chips added since the row above bring (100% is perfect scaling). `*` marks rows that no
+    other row beats in both speed and cost. For a bare chip, the sizes double. Several bare chips
+    with --days, or with --chips N, are compared, one row each: the cheapest slice that meets the
+    deadline, of whole boxes or cube-like shapes and not only powers of two; the program that runs
+    the plan; dollars with the range over providers, and the date of each price.
     """
     from shardwise.commands.plan_train.sweep import SweepRequest
     from shardwise.errors import NoFeasiblePlan

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 def train(out: Outputs) -> None:
     """Choose mesh, microbatches, schedule, storage and remat so that a step fits and is best.
 
-    Which plans are looked at: docs/legality.md; what axes, remat and ZeRO mean:
-    docs/site/concepts.md. The best are priced again by an event timeline of their own pipeline
-    stages.
+    docs/legality.md lists the plans that are tried; docs/site/concepts.md explains axes, remat and
+    ZeRO. An event timeline of the pipeline stages prices the best plans again.
     """
     from shardwise.commands.plan_train.train import TrainPlanRequest
     from shardwise.plans import save_plan

@@ -12,8 +12,8 @@ from shardwise.boundary.records import plain
 def profile(out: Outputs) -> None:
     """Time steps of a plan or of a function on the devices here, op by op.
 
-    Measured seconds stand beside those of the compiled program and, for a plan, of the planner.
-    With --capture nothing is run: an .xplane.pb or trace.json.gz of a CPU, GPU or TPU is read.
+    Shows measured seconds beside compiled ones and, for a plan, predicted ones. With --capture
+    nothing runs: it reads an .xplane.pb or trace.json.gz of a CPU, GPU or TPU.
     """
     from shardwise.commands.program.profile import Profile, ProfileRequest
     from shardwise.commands.program.profiling import write_profile

@@ -9,7 +9,7 @@ from shardwise.apps.cli.output import show_answer
 def report(out: Outputs) -> None:
     """Timeline, ops, memory and graph of a program that `compile --out` kept.
 
-    Nothing is compiled. Without DIRECTORY it reads the sample that comes with shardwise.
+    It compiles nothing. Without DIRECTORY it reads the sample that ships with shardwise.
     """
     from shardwise.commands.program.report import ReportRequest
 

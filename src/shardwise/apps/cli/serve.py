@@ -18,12 +18,12 @@ from shardwise.errors import BadRequest
 
 @command("serve")
 def serve(_: Outputs) -> None:
-    """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C; or a serving
-    PLAN, over as many of the devices at hand as its mesh and replicas have.
+    """Serve the checkpoint in MODEL_DIR with OpenAI's API, until SIGTERM or Ctrl-C; or a serving
+    PLAN, on as many of the devices here as its mesh and replicas need.
 
     /v1/completions, /v1/chat/completions, /v1/responses, /v1/models, /tokenize, /detokenize,
-    /health, /metrics; /openapi.json has their fields. What was accepted before the signal is
-    answered first.
+    /health, /metrics; /openapi.json has their fields. After the signal, the server first answers
+    the requests that it has accepted.
     """
     share_arena()
     with needed_for("serving"):

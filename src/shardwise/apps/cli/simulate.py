@@ -17,10 +17,10 @@ from shardwise.errors import BadRequest
 def simulate(out: Outputs) -> None:
     """Run a load through the replicas of a serving plan with the scheduler that would run them.
 
-    A run looks at 2000 requests once the servers are full; bursts (--cv), --lengths, --tile, and
-    plans without a load of their own make 1000. It says whether this one run is within targets. A
-    rate holds (--find-rate) where 95 % of its requests are, in slow runs too, with 5 % of every
-    target to spare.
+    A run measures 2000 requests once the servers are full; bursts (--cv), --lengths, --tile, and
+    plans without a load make 1000. The answer says whether this one run meets the targets. A rate
+    holds (--find-rate) if 95 % of its requests meet the targets, also in slow runs, with 5 % of
+    every target to spare.
 
     --set scheduling.policy=interleaved changes a field of the plan first; --csv has a row for each
     request.

@@ -21,10 +21,10 @@ EVERY = 10.0
 
 @command("train", "as_json")
 def train(out: Outputs) -> None:
-    """Train the model of PLAN on text, on the devices at hand.
+    """Train the model of PLAN on text, on the devices here.
 
-    Every step is printed beside what the plan predicts for its slice. A run that was stopped, by
-    whatever, goes on with --resume exactly as it would have.
+    Each step prints its time beside the time that the plan predicts for its slice. After any stop,
+    --resume continues the run exactly.
     """
     with needed_for("training"):
         from shardwise.commands.run.train import run_training

@@ -25,8 +25,8 @@ OF_A_SITE = {"models": "--model", "chips": "--on", "views": "--view", "coarse": 
 def ui(_: Outputs) -> None:
     """A page with every view: rooflines, sharding, plans, simulators, the book.
 
-    It listens on this machine alone and needs no network. With --export it is written as files with
-    a grid of answers, for any static host; the same command goes on where it was stopped.
+    It listens on this machine alone and needs no network. --export writes the page as files with a
+    grid of answers, for any static host; the same command continues where it stopped.
     """
     with needed_for("the page"):
         from shardwise.apps.page.run import PageRequest

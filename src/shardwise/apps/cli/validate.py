@@ -14,9 +14,9 @@ from shardwise.errors import BadRequest
 def validate(out: Outputs) -> None:
     """Price every run of a table of measurements on its own plan and compare step times.
 
-    Without a table: the published runs that come with shardwise, each with its citation. The
-    constants were fitted on those, so each is predicted by a fit without its group; what the
-    constants of today say of it comes second, as the in-sample error.
+    Without a table it takes the published runs that ship with shardwise, each with its citation.
+    The constants were fitted on these, so a fit without its group predicts each run. The in-sample
+    error, with the present constants, comes second.
     """
     from shardwise.commands.tables.validate import TrainingValidated, ValidateRequest
 

@@ -23,7 +23,7 @@ class Resolved(Record):
     """A choice as it was taken."""
 
     value: Any
-    """What it is."""
+    """The value."""
     origin: str
     """Where that comes from: a flag, a file, or computed."""
     source: str | None = part()

@@ -218,7 +218,7 @@ class CatalogueWords:
     "book"'s, `hw_files` add chips."""
 
     constants: str | None = option(
-        "Whose numbers for the chips.",
+        "Numbers of the chips: of the vendor, or of the book.",
         default="vendor",
         show_default=True,
         metavar="vendor|book",
@@ -255,7 +255,7 @@ PLAN_CONSTANTS = Option(
     about="Whose numbers for the chips. Default: the plan's.", metavar="vendor|book", last=True
 )
 COMPILE_TIMEOUT = Option(
-    about="The most that one program may compile.  [900]",
+    about="Most seconds to compile one program.  [900]",
     default=900.0,
     kind="number",
     metavar="SECONDS",
@@ -271,24 +271,25 @@ COMPILE_FLAGS = Option(
     group="The machine",
 )
 FAMILY = Option(
-    about="Class or model type to read an unknown config.json as.",
+    about="Read an unknown config.json as this class or model type.",
     metavar="FAMILY",
     group="What is planned",
 )
 SENSITIVITY = Option(
-    about="The same plan priced again with one input changed: what would change the answer.",
+    about="Price the same plan with one input changed at a time, to show what the answer depends "
+    "on.",
     default=False,
     kind="flag",
     group="Beside the answer",
 )
 COARSE_ANSWER = Option(
-    about="A quick answer, and nothing beside it: by fewer choices, or of servers by short runs.",
+    about="A quick answer only: from fewer choices, or for servers from short runs.",
     default=False,
     kind="flag",
     group="Beside the answer",
 )
 OWN_RUNS = Option(
-    about="A few runs of your own cluster (docs/runs.md), which move and narrow what is expected.",
+    about="A few runs of your own cluster (docs/runs.md), to correct and narrow the prediction.",
     kind="file",
     metavar="RUNS.csv",
     group="Beside the answer",
@@ -303,8 +304,8 @@ def own_evidence(given: Own | None, constants: str | None) -> OwnRuns | None:
     """What was read of a table. Raises BadRequest for constants that no run moves."""
     if given is not None and constants == "book":
         raise BadRequest(
-            "--evidence moves what is expected by the vendor's constants, and --constants is book, "
-            "by which nothing is lost; leave out one of the two"
+            "--evidence corrects predictions with the vendor's constants, and --constants is book, "
+            "without derating; leave out one of the two"
         )
     assert not isinstance(given, str | Path), "a verb reads the table"
     return given
@@ -335,19 +336,19 @@ class HardwareWords(ChipWords):
     them it is the price of the chip's file, that of a `provider`, or one on the `spot` market."""
 
     prices: Words = several(
-        "Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
+        "Dollars per hour of a chip, such as h100=2.5.",
         flag="--price",
         metavar="CHIP=USD",
         last=True,
         group="The machine",
     )
     provider: str | None = option(
-        "Whose price to take, such as aws, gcp or runpod.  [default: that of the chip's file, "
-        "which every answer names: gcp for TPUs, often runpod for GPUs]",
+        "Provider of the price, such as aws, gcp or runpod.  [default: as in the chip's file, "
+        "and every answer names it: gcp for TPUs, often runpod for GPUs]",
         last=True,
         group="The machine",
     )
-    spot: bool = switch("Prices of the spot market.", last=True, group="The machine")
+    spot: bool = switch("Take prices of the spot market.", last=True, group="The machine")
 
 
 def whole_number(text: str | float, flag: str, *, least: int = 0, most: int = MOST_WHOLE) -> int:

@@ -59,7 +59,7 @@ class FileChange(Record):
     fits: bool
     """Whether memory then holds it."""
     risks: Sequence[str]
-    """What it may cost beside that."""
+    """Risks and costs that the price does not include."""
     diff: str
     """The change of the file as a unified diff."""
 

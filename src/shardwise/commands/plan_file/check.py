@@ -53,7 +53,7 @@ class CheckRequest(Command):
     on: str | None = option(CHIPS_OF_FILE)
     as_: str | None = option(FAMILY, before="on")
     given: Words = option(
-        "What the file leaves to its caller: a variable of a script, an argument of it by number, "
+        "A value that the file does not set itself: a variable of a script, an argument by number, "
         "or a key of a YAML file; may be repeated.",
         default=(),
         kind="several",
@@ -62,12 +62,12 @@ class CheckRequest(Command):
         group="Files",
     )
     error: str | Path | None = option(
-        "The text of an out-of-memory error that it ran into: a file, or - for standard input.",
+        "Text of an out-of-memory error from a run of it: a file, or - for standard input.",
         metavar="FILE",
         group="Files",
     )
     apply: int | str | None = option(
-        "Write the file with the change of this number, from 1.",
+        "Write the file with change N applied, from 1.",
         metavar="N",
         group="Files",
     )
@@ -75,15 +75,15 @@ class CheckRequest(Command):
     def answer(self, progress: Progress | None = None) -> FileChecked:
         """Read, price, and look at the plans near it."""
         if self.as_ and not self.model:
-            raise BadRequest("--as says how --model is read; give that too")
+            raise BadRequest("--as sets how --model is read; give --model too")
         path = Path(self.path)
         text = program_text(path, "the launch file", most=EXPORT_BYTES)
         if given := pairs(self.given, "--given", "NAME=VALUE", "TP=8"):
             idle = [name for name in given if not has_use_for(text, name, given)]
             if idle:
                 raise BadRequest(
-                    f"--given {idle[0]} decides nothing: the script sets {idle[0]} itself, or uses "
-                    "no such variable; change it in the script, or leave it out"
+                    f"--given {idle[0]} has no effect: the script sets {idle[0]} itself, or does "
+                    "not use it; change it in the script, or leave --given out"
                 )
             text = with_given(text, given)
         target = self.from_ or target_of(text)
@@ -93,7 +93,7 @@ class CheckRequest(Command):
         model = None if self.model is None else with_family(self.model, self.as_)
         plan = self._read(text, target, model)
         if not isinstance(plan, TrainPlan):
-            raise BadRequest(f"'{path}' starts a server; check reads files that train")
+            raise BadRequest(f"'{path}' starts a server; check reads training files")
         priced = price_plan(plan, Hardware(constants=plan.constants))
         answer: TrainAnswer = priced.answer
         failure = None if self.error is None else failure_in(self.error)
@@ -143,21 +143,19 @@ def _no_program(path: Path, target: str | None) -> str:
     known = ", ".join(EXPORTERS)
     if target is None:
         plan = spelt("plan show", [path], {})
-        said = (
-            f"'{path}' is no file of a program that is known; say whose it is with --from ({known})"
-        )
+        said = f"the program of '{path}' is not known; name it with --from ({known})"
         if path.suffix == ".py":
             return (
-                f"{said}. Python is read where it writes the arguments of TRL's SFTConfig or of "
-                "transformers' TrainingArguments in itself; else hand in the command that starts "
-                "it, or the YAML of keys that it is given"
+                f"{said}. A Python file is read if it sets the arguments of TRL's SFTConfig or of "
+                "transformers' TrainingArguments itself; else give the command that starts it, or "
+                "its YAML file"
             )
         own = ", ".join(row.title for row in dialects().values() if row.marks)
         return (
             f"{said}. Files of {own} need no --from: they are known by their keys. For a plan file "
             f"of shardwise, ask `{plan}`"
         )
-    return f"--from is '{target}'; of programs that train it takes {known}"
+    return f"--from is '{target}'; it takes {known}"
 
 
 def _number(given: int | str) -> int:
@@ -177,7 +175,7 @@ def _applied(changes: Sequence[FileChange], number: int | None, text: str, name:
     others = [file for file in before if before[file] != after[file] and file != name]
     if others:
         raise BadRequest(
-            f"change {number} is of {', '.join(others)}, which '{name}' names; apply its diff"
+            f"change {number} is in {', '.join(others)}, which '{name}' names; apply its diff"
         )
     return after[name]
 

@@ -11,31 +11,34 @@ _NAMES = {
     "pipeline_schedule": "schedule",
     "offload_optimizer": "optimizer in host memory",
     "zero": "ZeRO stage",
-    "logit_chunks": "pieces of the loss",
+    "logit_chunks": "loss chunks",
     "compiled": "compiled layers",
-    "overlap": "transfers beside compute",
+    "overlap": "transfers during compute",
 }
 NO_RISK = "none for the result"
-_CHECKPOINT = "a checkpoint of the run so far has to be converted, as weights lie otherwise"
+_CHECKPOINT = "convert checkpoints of the run so far: weights are sharded differently"
 _BESIDE = (
-    "matrix products slow down beside transfers, which run on some of the GPU's multiprocessors; "
-    "those of tensor parallelism need buffers that the library registers first"
+    "matmuls slow down during transfers, which use some of the GPU's multiprocessors; "
+    "transfers of tensor parallelism need buffers that the library registers first"
 )
 _RISKS: Mapping[str, str] = {
-    "microbatches": "sums run in another order: losses differ in the last digits",
-    "zero": "the optimizer's checkpoint is cut otherwise",
+    "microbatches": "the order of sums changes: losses differ in the last digits",
+    "zero": "the optimizer's checkpoint is sharded differently",
     "sequence_parallel": NO_RISK,
-    "pipeline_schedule": "layers lie on other stages (convert checkpoints), more messages between",
+    "pipeline_schedule": "layers move to other stages (convert checkpoints), with more messages "
+    "between them",
     "overlap": _BESIDE,
-    "weight_gather": "weights stay gathered longer",
+    "weight_gather": "gathered weights stay in memory longer",
     "context_method": "another attention kernel: compare losses over the first steps",
-    "compiled": "the first steps compile for minutes; what cannot be traced falls back",
+    "compiled": "the first steps compile for minutes; code that cannot be traced falls back to "
+    "eager",
     "expert_over_tensor": _CHECKPOINT,
-    "dispatcher": "DeepEP is a library of its own, which has to be built for the cluster",
-    "offload_optimizer": "the host needs the memory; its cores and link set the time of updates",
+    "dispatcher": "DeepEP is a separate library; build it for the cluster",
+    "offload_optimizer": "the host needs the memory; its cores and its link set the time of "
+    "updates",
     "logit_chunks": NO_RISK,
-    "fused_loss": "the kernel is of a library (Liger), which has to know the model",
-    "optimizer": "moments in 8 bits come of a library (bitsandbytes): compare losses",
+    "fused_loss": "the kernel comes from a library (Liger), which must support the model",
+    "optimizer": "8-bit moments come from a library (bitsandbytes): compare losses",
 }
 """What may go wrong, by choice (ours)."""
 
@@ -54,12 +57,12 @@ def _changed(old: TrainPlan, new: TrainPlan, choice: str) -> list[str]:
         return [f"{axis} {old.degree(axis)} -> {new.degree(axis)}" for axis in moved]
     if choice == "microbatches":
         sizes = [p.global_batch_sequences // (p.batch_shards * p.microbatches) for p in (old, new)]
-        return [f"sequences of a microbatch {sizes[0]} -> {sizes[1]}"]
+        return [f"sequences per microbatch {sizes[0]} -> {sizes[1]}"]
     if choice == "remat":
         return [f"remat {_remat(old)} -> {_remat(new)}"]
     if choice == "overlap":
         more = sorted(new.hidden - old.hidden)
-        return [f"transfers of {' and '.join(more)} beside compute"]
+        return [f"transfers of {' and '.join(more)} during compute"]
     if choice == "pipeline_schedule":
         return [f"schedule {_schedule(old)} -> {_schedule(new)}"]
     values = [_word(getattr(plan, choice)) for plan in (old, new)]
@@ -68,7 +71,7 @@ def _changed(old: TrainPlan, new: TrainPlan, choice: str) -> list[str]:
 
 def _word(value: Any) -> str:
     if value is None:
-        return "the program's own"
+        return "program default"
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -79,7 +82,7 @@ def _remat(plan: TrainPlan) -> str:
 
 def _schedule(plan: TrainPlan) -> str:
     chunks = plan.virtual_stages
-    return plan.pipeline_schedule + (f" of {chunks} chunks" if chunks > 1 else "")
+    return plan.pipeline_schedule + (f" with {chunks} chunks" if chunks > 1 else "")
 
 
 def risks_of(
@@ -105,7 +108,7 @@ def risks_of(
     return [one for one in said if one != NO_RISK] or [NO_RISK]
 
 
-_KEPT = "activations are kept: longer sequences or uneven experts would need still more"
+_KEPT = "more activations are kept: longer sequences or uneven experts need still more"
 _COPIES = {"data", "fsdp", "replica", "context"}
 """Axes that cut no weight while it is used."""
-_RESHARDED = "the optimizer's state is cut otherwise: its checkpoint has to be resharded"
+_RESHARDED = "the optimizer's state is sharded differently: reshard its checkpoint"

@@ -149,7 +149,7 @@ class PlanDiffRequest(ChipWords, Command):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlansCompared(Answer, PlanDiff):
-    """Two plans beside each other."""
+    """Two plans, compared."""
 
     first: str = hidden()
     second: str = hidden()

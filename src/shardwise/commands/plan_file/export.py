@@ -130,7 +130,7 @@ class PlanWritten(PlanExport):
     target: str
     """The program."""
     text: str
-    """What it reads."""
+    """Text of the file."""
     not_expressed: Sequence[str]
     """Choices of the plan that it will not carry out."""
 

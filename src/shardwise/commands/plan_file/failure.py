@@ -43,15 +43,15 @@ class FailedStep(Record):
     source: str
     """What failed: PyTorch, or XLA's compiler or allocator."""
     wanted_bytes: float
-    """What was asked for; of a compiler what the program needs beyond the capacity."""
+    """Bytes of the failed request; from a compiler, bytes beyond the capacity."""
     held_bytes: float
-    """What was in use; of a compiler what the program needs."""
+    """Bytes in use; from a compiler, bytes that the program needs."""
     capacity_bytes: float
-    """What the device has."""
+    """Bytes of the device."""
     idle_bytes: float
-    """Of what was in use, what lay in the allocator's cache."""
+    """Bytes in use that were free in the allocator's cache."""
     likely: Sequence[str]
-    """Arrays of the plan of the size that was asked for, the likeliest first."""
+    """Arrays of the plan with the requested size, the likeliest first."""
     buffers: Sequence[FailedBuffer]
     """The largest buffers that the error lists."""
     beside: Mapping[str, float]
@@ -59,7 +59,7 @@ class FailedStep(Record):
     beside_at: str
     """The point of the step."""
     unexplained_bytes: float
-    """What was needed beyond the predicted peak; negative where that is larger."""
+    """Bytes needed beyond the predicted peak; negative if the prediction is larger."""
 
 
 def failure_in(error: str | Path) -> MemoryFailure:
@@ -131,13 +131,13 @@ def failure_facts(failed: FailedStep) -> list[Fact]:
     if failed.likely:
         facts.append(Fact("that is", "; or ".join(failed.likely)))
     elif failed.wanted_bytes and not compiled:
-        facts.append(Fact("that is", "no array of the plan: none is of that size"))
+        facts.append(Fact("that is", "no array of the plan has that size"))
     for row in failed.buffers[:_NAMED]:
         is_ = "; or ".join(row.likely[:1]) or row.op or "no array of the plan"
         facts.append(Fact("holds", f"{sig(row.bytes / _GIB)} GiB {row.shape}: {is_}"))
     kinds = sorted(failed.beside.items(), key=lambda item: -item[1])
     held = ", ".join(f"{kind} {sig(size / _GIB)}" for kind, size in kinds if size > 0.01 * _GIB)
-    facts.append(Fact("by the plan", f"{held} GiB at the {failed.beside_at}"))
+    facts.append(Fact("predicted", f"{held} GiB at the {failed.beside_at}"))
     return [*facts, *_remainders(failed)]
 
 
@@ -145,10 +145,12 @@ def _remainders(failed: FailedStep) -> list[Fact]:
     """What no array explains: pieces of a cache, and what the prediction lacks."""
     facts = []
     if failed.idle_bytes > _IN_PIECES * failed.capacity_bytes:
-        said = f"{sig(failed.idle_bytes / _GIB)} GiB lie idle in pieces: first try {_UNBROKEN}"
+        said = f"{sig(failed.idle_bytes / _GIB)} GiB lie unused in fragments: first try {_UNBROKEN}"
         facts.append(Fact("cache", said))
     more = failed.unexplained_bytes
     if failed.capacity_bytes and more > _IN_PIECES * failed.capacity_bytes:
-        said = f"{sig(more / _GIB)} GiB more were needed than the plan explains"
-        facts.append(Fact("else", f"{said}: other processes, or what was not read of the file"))
+        said = f"{sig(more / _GIB)} GiB more were needed than the plan predicts"
+        facts.append(
+            Fact("else", f"{said}: other processes, or parts of the file that were not read")
+        )
     return facts

@@ -121,14 +121,14 @@ def _fits(checked: FileChecked) -> Fact:
     left, kept = usable - need, checked.margin * usable
     if checked.failed and left >= 0:
         said = f"{sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip"
-        return Fact("fits", f"no: it failed, where {said} were predicted", "bad")
+        return Fact("fits", f"no: it failed; {said} were predicted", "bad")
     if left < 0:
         most = max(checked.memory_by_kind.items(), key=lambda item: item[1])
         over = f"{sig(-left / 2**30)} GiB too much; the largest part is {most[0]}"
         return Fact("fits", f"no: {fact.text}, {over} ({sig(most[1] / 2**30)} GiB)", "bad")
     share = f"{percent(checked.margin)} ({sig(kept / 2**30)} GiB)"
     if left < kept:
-        why = f"less than the {share} that predictions may be short by"
+        why = f"less than the {share} by which predictions may be short"
         return Fact(
             "fits",
             f"barely: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip; "
@@ -138,16 +138,14 @@ def _fits(checked: FileChecked) -> Fact:
     return Fact(
         "fits",
         f"yes: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip; {sig(left / 2**30)} GiB "
-        f"stay free, more than the {share} that predictions may be short by",
+        f"stay free, more than the {share} by which predictions may be short",
         "good",
     )
 
 
 def _step(checked: FileChecked) -> Fact:
     found, expected = checked.expected_80, format_seconds(checked.step_seconds.expected)
-    between = (
-        f" (8 of 10 such runs: {format_seconds_between(found.low, found.high)})" if found else ""
-    )
+    between = f" (8 of 10 runs: {format_seconds_between(found.low, found.high)})" if found else ""
     rate = format_count(checked.tokens_per_second)
     mfu = f"MFU {100 * checked.mfu:.1f} % of the {checked.mfu_dtype} peak"
     return Fact("step", f"{expected}{between}; {rate} tokens/s, {mfu}")
@@ -171,7 +169,9 @@ def changes_page(checked: FileChecked) -> Page:
         yield wrapped(_no_change(checked), 2)
     elif checked.fits and all(change.gain < 0.01 for change in checked.changes):
         yield ""
-        yield wrapped("no change near it makes a step 1 % shorter; these free memory", 2)
+        yield wrapped(
+            "no change of one or two choices makes a step 1 % shorter; these free memory", 2
+        )
     for number, change in enumerate(checked.changes, 1):
         yield ""
         yield wrapped(f"{number}. {change.says}: {gain_text(checked, change)}", 0, 3)
@@ -186,7 +186,7 @@ def _no_change(checked: FileChecked) -> str:
         return f"no change can be written for {checked.program}: {why}"
     fits = "makes a step shorter or frees memory" if checked.fits else "makes it fit"
     return (
-        f"no one or two changes near it that {checked.program} runs {fits}, or none could be "
+        f"no change of one or two choices that {checked.program} runs {fits}, or none could be "
         "written into this file"
     )
 

@@ -90,7 +90,7 @@ class PlanShowRequest(HardwareWords, Command):
         "default.",
         default=False,
         kind="flag",
-        group="How much is said",
+        group="Level of detail",
         meaning="write the plan out whole, with what its file left out",
     )
     evidence: Own | None = option(OWN_RUNS)
@@ -209,7 +209,7 @@ class TrainPlanShown(PlanShown, PricedPlan):
     runs_in: str
     """The program that runs it; "" for none in particular, or where its program refuses it."""
     measured: MeasuredRun | None
-    """What its run took, where that is published."""
+    """Measured time of its run, if published."""
     audit: PlanAudit
     """The plan held against the book's rules."""
     run: WholeRun | None = part()

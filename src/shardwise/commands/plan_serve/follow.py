@@ -20,14 +20,14 @@ def fleets_that_follow(found: Simulated, load: Load, start_ups: Sequence[float])
     if load.trace is None or plan.prefill_replicas:
         what = "two pools" if plan.prefill_replicas else "no trace"
         raise BadRequest(
-            f"--start-up is of a load that rises and falls, and there is {what}; give a file of "
-            "requests with --trace, and a plan whose servers take prompts and answers"
+            f"--start-up needs a load that rises and falls, and there is {what}; give a file of "
+            "requests with --trace, and a plan whose servers both prefill and decode"
         )
     goal = found.objectives if found.objectives.given else Objectives(ttft=TTFT_TARGET)
     demand = demand_for(plan, load)
     held = about_rate(fleet, demand, goal, guessed_rate(fleet, demand))
     if held is None:
-        raise NoFeasiblePlan("no rate holds: even a request alone misses the targets")
+        raise NoFeasiblePlan("no rate holds: even one request alone misses the targets")
     arrivals = [request.arrival for request in requests_of(load, plan)]
     price = found.result.price
     hour = price and price.usd_per_chip_hour * found.result.chips / fleet.pool.replicas

@@ -44,28 +44,32 @@ class Load(HardwareWords):
 
     trace: Path | str | None = option(_TRACES, kind="file")
     requests: int | str | None = option(
-        "The first so many of a trace, or how many to make (see above).",
+        "Take the first N of a trace, or make N (see above).",
         group="The load",
         meaning="how many requests",
     )
-    tile: int | str = option(
-        "Repeat the load so many times.", default="1", before="cv", group="The load"
-    )
+    tile: int | str = option("Repeat the load N times.", default="1", before="cv", group="The load")
     rate: float | str | None = option(
-        "Requests per second: make them, or speed a trace up; else the plan's own load."
+        "Requests per second: make requests, or rescale a trace. Default: the load in the plan."
     )
-    speed: float | str | None = option("Replay a trace so many times as fast.", group="The load")
+    speed: float | str | None = option("Replay a trace this many times as fast.", group="The load")
     cv: float | str | None = option(
-        "Burstiness of made requests; 1 (default) is Poisson.", group="The load"
+        "Burstiness of arrivals that are made; 1 (default) is Poisson.", group="The load"
     )
-    input: int | str | None = option("Prompt tokens of made requests; else the plan's.")
-    output: int | str | None = option("Answer tokens of made requests; else the plan's.")
-    prefix: int | str | None = option("First tokens that all prompts share; else the plan's.")
+    input: int | str | None = option(
+        "Prompt tokens of requests that are made. Default: as in the plan."
+    )
+    output: int | str | None = option(
+        "Answer tokens of requests that are made. Default: as in the plan."
+    )
+    prefix: int | str | None = option(
+        "Tokens at the start that all prompts share. Default: as in the plan."
+    )
     lengths: str | None = option(
         "Draw lengths from ServeGen's quantiles.", metavar="FILE:CATEGORY", group="The load"
     )
     seed: int | str = option(
-        "Of everything that is drawn.", default="0", show_default=True, group="The machine"
+        "Seed of all random draws.", default="0", show_default=True, group="The machine"
     )
     constants: str | None = option(PLAN_CONSTANTS)
 
@@ -218,7 +222,7 @@ def _made(load: Load, plan: ServePlan) -> list[Request]:
         return [replace(request, keys=keys) for request in requests] if keys else requests
     if load.input or load.output or load.prefix:
         raise BadRequest(
-            "--lengths says how long requests are; leave --input, --output and --prefix out"
+            "--lengths gives the lengths of requests; leave --input, --output and --prefix out"
         )
     return with_lengths(requests, *load.drawn_lengths(), seed)
 
@@ -240,9 +244,9 @@ def _traced(load: Load, plan: ServePlan, path: Path) -> list[Request]:
     rate, speed = load.number("rate"), load.number("speed")
     if rate is not None:
         if speed is not None:
-            raise BadRequest("--rate and --speed both say how fast requests come; give one")
+            raise BadRequest("--rate and --speed both set how fast requests arrive; give one")
         span = requests[-1].arrival - requests[0].arrival
         if not span:
-            raise BadRequest(f"all requests of '{path}' come at once; --rate cannot stretch that")
+            raise BadRequest(f"all requests of '{path}' arrive at once; --rate cannot stretch that")
         speed = rate * span / max(len(requests) - 1, 1)
     return scaled(requests, speed) if speed is not None else requests

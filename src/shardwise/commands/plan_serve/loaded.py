@@ -214,7 +214,7 @@ def _largest(
     )
     if held is None:
         raise NoFeasiblePlan(
-            "no rate holds: even a request alone misses the targets; allow more time (--ttft, "
+            "no rate holds: even one request alone misses the targets; allow more time (--ttft, "
             "--tpot), or use more chips per server"
         )
     return held
@@ -228,8 +228,8 @@ def _left_out(plan: ServePlan, simulated: int) -> Iterator[str]:
     if up.replicas < plan.replicas:
         spare = plan.replicas + plan.prefill_replicas - whole
         yield (
-            f"{many(spare, 'server')} may be lost (workload.spare) and had no part in this run; "
-            "its chips and cost are those of the others"
+            f"{many(spare, 'server')} may fail (workload.spare) and took no part in this run; "
+            "chips and cost count only the others"
         )
     if simulated < whole:
         yield (
@@ -296,8 +296,8 @@ def _cautions(
     if not named and (plan.scheduling.prefix_cache or plan.routing == "prefix_aware"):
         said.append(
             Remark(
-                "the load says how long prompts are, not what is in them, so the prefix cache "
-                "finds nothing; --prefix TOKENS says what they share"
+                "the load gives the lengths of prompts and not their text, so the prefix cache "
+                "finds nothing; give with --prefix TOKENS how much they share"
             )
         )
     newest = max(outcome.jobs, key=lambda job: job.request.arrival)
@@ -312,14 +312,14 @@ def _cautions(
     if waiting > _OVERLOADED * len(outcome.jobs):
         said.append(
             f"overloaded: {waiting:,} of {len(outcome.jobs):,} requests had no token yet when the "
-            "last one came, so latencies grow with the length of the load"
+            "last one arrived, so latencies grow with the length of the load"
         )
     elif rise := _rise(outcome):
         first, last = map(format_seconds, rise)
         said.append(
             f"overloaded: requests of the first third of the load waited {first} for a token, "
-            f"those of the last third {last}: more come than are answered, so latencies grow with "
-            "the length of the load"
+            f"those of the last third {last}: more arrive than are answered, so latencies grow "
+            "with the length of the load"
         )
     if result.refused:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in result.refused.items())

@@ -22,12 +22,12 @@ def beside(found: Simulated, replay: Replay) -> Simulated:
     times = [one for name in TIMES if (one := _held(name, rows)) is not None]
     said = [*found.warnings]
     if replay.failed:
-        said.append(f"{many(replay.failed, 'request')} of the benchmark failed and had no part")
+        said.append(f"{many(replay.failed, 'request')} of the benchmark failed and are left out")
     if replay.drawn:
         said.append(
             Remark(
-                "the file does not say when requests started: they come at random at its rate, so "
-                "compare medians and not requests; vLLM's --save-detailed says it"
+                "the file has no start times of requests: arrivals are random at its rate, so "
+                "compare medians and not single requests; vLLM's --save-detailed has the times"
             )
         )
     return replace(found, result=replace(found.result, replayed=times), warnings=said)

@@ -54,7 +54,7 @@ class HeldCandidate:
         """Why it is no answer; "" where it is one."""
         if self.compiled.refusal:
             return self.compiled.refusal
-        return "" if self.held else "keeps the targets at no rate as compiled"
+        return "" if self.held else "keeps the targets at no rate once compiled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +171,8 @@ def _none(compiled: Sequence[Candidate]) -> ShardwiseError:
         return nothing(compiled)
     said = "; ".join(f"{c.answer} {c.refusal or _steps_text(c)}" for c in compiled)
     return NoFeasiblePlan(
-        f"none of {many(len(compiled), 'plan')} keeps the targets as compiled ({said}); allow more "
-        "time, or compile more of them with --compile"
+        f"none of {many(len(compiled), 'plan')} keeps the targets once compiled ({said}); allow "
+        "more time, or compile more of them with --compile"
     )
 
 

@@ -61,12 +61,14 @@ class ServePlanRequest(ServeWords, Command):
 
     COMMAND: ClassVar[str] = "plan serve"
 
-    anyway: bool = switch("Answer with, and write, a plan that does not hold.", group="Targets")
+    anyway: bool = switch(
+        "Show and write the nearest plan even if it does not hold.", group="Targets"
+    )
     coarse: bool = option(COARSE_ANSWER)
     compile: int | str | None = option(
-        "Compile decode and prefill of the best plans for our server until N fit, three times as "
-        "many at most (implies --for jax; a minute or two each on a core, then kept): the cheapest "
-        "as compiled is the answer.",
+        "Compile decode and prefill of the best plans for our server until N fit; the cheapest "
+        "compiled plan is the answer. Compiles at most 3 N plans, a minute or two each on a core, "
+        "and caches them. Implies --for jax.",
         kind="whole",
         metavar="N",
     )
@@ -80,7 +82,9 @@ class ServePlanRequest(ServeWords, Command):
         """Search and simulate on each chip; the cheapest answers. `watch` hears of compiles."""
         if self.compile is not None:
             if self.coarse:
-                raise BadRequest("--coarse asks for short runs, --compile for compiles; give one")
+                raise BadRequest(
+                    "--coarse asks for short runs and --compile for compiles; give one of the two"
+                )
             return self._compiled(progress, watch)
         found, missed = self._searched(progress)
         return self._planned(found, missed)
@@ -110,7 +114,7 @@ class ServePlanRequest(ServeWords, Command):
             )
         if self.anyway:
             raise BadRequest(
-                "--compile ranks plans by the load that they hold, and --anyway asks for one that "
+                "--compile ranks plans by the load that they hold, and --anyway allows a plan that "
                 "holds none; leave out one of the two"
             )
         return replace(self, software=JAX.name, compile=None)
@@ -237,13 +241,13 @@ COMPARED_SINCE = "2022"
 """An answer is compared with chips that have a price and came out from then on (ours)."""
 
 QUICK = (
-    "by short runs (--coarse): for 9 of 10 loads what servers hold lies within 20 % of what full "
-    "runs say, or a rate takes at most one server more or less (docs/lab/page.md)"
+    "from short runs (--coarse): for 9 of 10 loads the throughput is within 20 % of a full "
+    "run's, or a rate needs at most one server more or less (docs/lab/page.md)"
 )
 
 AS_COMPILED = (
-    "load and times are those of the compiled steps; what fills a decode step, the front and `plan "
-    "show` of the plan's file are priced"
+    "load and times use the compiled steps; the parts of a decode step, the front and `plan "
+    "show` of the plan's file use predicted ones"
 )
 
 _CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
@@ -252,7 +256,7 @@ _CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSearch(Record):
-    """How much a search of servers looked at."""
+    """Size of a search of servers."""
 
     candidates: int
     """Servers that were priced: each mesh with each number of sequences and prefill chunk."""
@@ -265,16 +269,16 @@ class ServePlanned(Answer, ServedPlan):
     """The cheapest servers that hold the load."""
 
     instead: Sequence[OtherServers]
-    """The answer and what else would serve: closed forms, corrected by what the simulation made of
-    the answer's own."""
+    """The answer and alternatives: closed-form estimates, scaled by the answer's simulated over
+    estimated throughput."""
     front: Sequence[OtherServers]
     """Closed forms of faster plans within the targets that cost more, and the answer."""
     chips_compared: Sequence[ServedPlan]
-    """The cheapest servers on each chip that was asked for."""
+    """The cheapest servers on each requested chip."""
     search: ServeSearch
-    """How much was looked at."""
+    """Size of the search."""
     compiled: CompiledServers | None = part()
-    """What the compiler makes of the first servers (--compile)."""
+    """The first servers, compiled (--compile)."""
     sensitivity: Sequence[ChangedInput] | None = part()
     """The same servers with one input changed, that which weighs most first (--sensitivity)."""
 
@@ -307,7 +311,10 @@ class ServePlanned(Answer, ServedPlan):
         """The servers, what they hold, and what else would."""
         compiled = self.opinion.facts() if self.opinion else []
         if self.may_guess and not self.best.plan.scheduling.guesses:
-            compiled = [Fact("guesses", "none: steps that check some cost more here"), *compiled]
+            compiled = [
+                Fact("guesses", "none: here a step that checks guesses costs more than it gains"),
+                *compiled,
+            ]
         yield from served_page(self.best, self, compiled)
         if self.opinion:
             yield from self.opinion.page()
@@ -338,7 +345,7 @@ class ServePlanned(Answer, ServedPlan):
 
     def _why(self) -> Page:
         request, fleet = self.serving.request, self.serving.fleet
-        yield "What limits it: so much cheaper are tokens on chips with a tenth more of"
+        yield "What limits it: how much cheaper tokens get with 10 % more of"
         gains = limits(request, fleet, request.within)
         yield from (f"  {name:13} {gain:.1%}" for name, gain in gains.items())
         yield wrapped(strongest(self.sensitivity or _sensitivity(self.serving)))
@@ -367,8 +374,12 @@ def _front(rows: Sequence[OtherServers]) -> TextTable:
         ]
         for row in rows
     ]  # fmt: skip
-    header = ["faster for more money", "chips", "TTFT", "TPOT", "$/M all"]
-    return TextTable(header, cells, "Front of speed and cost; the last is the answer")
+    header = ["servers", "chips", "TTFT", "TPOT", "$/M all"]
+    return TextTable(
+        header,
+        cells,
+        "Pareto front: faster servers cost more per token; the last row is the answer",
+    )
 
 
 def _parts(step: Breakdown) -> Page:
@@ -380,8 +391,8 @@ def _parts(step: Breakdown) -> Page:
     header = ["sequences", "matmuls", "KV", "FLOPs", "network", "other", "engine", "expected"]
     yield TextTable(header, rows, "A decode step, each part alone at peak rates (book, 8.2)")
     yield wrapped(
-        "matmuls, KV, other: reading weights, the KV cache and all else from memory; FLOPs: the "
-        "arithmetic; engine: what the software adds; they overlap, and expected is the step",
+        "matmuls, KV, other: time to read weights, the KV cache and the rest from memory; FLOPs: "
+        "arithmetic; engine: time of the software. Parts overlap; expected is the whole step",
         2,
     )
 

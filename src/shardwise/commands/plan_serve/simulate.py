@@ -62,24 +62,24 @@ class SimulateRequest(Load, Command):
         "Objective: fewest tokens per second of the answer, over the whole request.",
     )
     find_rate: bool = switch(
-        "The largest rate that holds (see above).",
+        "Find the largest rate that holds (see above).",
         group="The load",
         meaning="look for the largest rate that a plan holds",
     )
     start_up: str | None = option(
-        "What the start-up of servers costs where they follow the trace, such as 30s,5min.",
+        "Cost of servers that scale with the trace, for these start-up times, such as 30s,5min.",
         group="The load",
         meaning="seconds from asking for a server to its first answer",
     )
     replay: Path | str | None = option(
-        "Requests of a benchmark, measured beside simulated: the JSON of vllm bench serve "
+        "Compare a benchmark's requests, measured and simulated: the JSON of vllm bench serve "
         "--save-detailed, or a line of sglang.bench_serving --output-details.",
         kind="file",
         group="The load",
         meaning="a benchmark's file, whose requests are simulated beside what was measured",
     )
     check: float | str | None = option(
-        "Exit with 4 where fewer meet the objectives, such as 99%.",
+        "Exit with code 4 if fewer requests meet the objectives, such as 99%.",
         metavar="SHARE",
         group="Targets",
         meaning="the threshold that an answer must keep; missed, the exit code is 4",
@@ -140,7 +140,7 @@ class SimulateRequest(Load, Command):
                 raise BadRequest(f"--{name} takes no effect with --replay, whose file says it")
         if self.find_rate or self.start_up is not None or self.whole("tile") != 1:
             raise BadRequest(
-                "--replay runs the requests of a benchmark once, as they came; leave out "
+                "--replay runs the requests of a benchmark once, as they arrived; leave out "
                 "--find-rate, --start-up and --tile"
             )
         return read_replay(Path(self.replay), self.first_seed)
@@ -173,7 +173,7 @@ def _software_of(plan: ServePlan) -> str:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LoadSimulated(Answer, WholeLoadFigures):
-    """What a plan did under a load; `least` is the share of `check`."""
+    """Figures of a plan under a load; `least` is the share of `check`."""
 
     simulated: Simulated = hidden()
     asked: SimulateRequest = hidden()
@@ -213,7 +213,7 @@ class LoadSimulated(Answer, WholeLoadFigures):
             yield ""
             yield replay_table(self.replayed)
         if self.following is not None:
-            yield "\nservers that follow this trace, 99 of 100 requests within what they hold"
+            yield "\nservers that follow this trace: 99 of 100 requests arrive within capacity"
             yield TextTable(FOLLOWING, [_following_row(fleet) for fleet in self.following])
         yield ""
         rows = [
@@ -227,7 +227,7 @@ class LoadSimulated(Answer, WholeLoadFigures):
     def _verdict(self) -> Page:
         """Whether this run is within the targets, what holds, and what to type next."""
         if isinstance(self, LargestRateFigures):
-            yield f"largest rate that holds, in slow runs too: {sig(self.largest_rate)} requests/s"
+            yield f"largest rate that holds, also in slow runs: {sig(self.largest_rate)} requests/s"
         elif isinstance(self, OverloadedFigures):
             yield wrapped(f"DOES NOT HOLD: {self._short(self.rate)}; {_rather(self)}", 0, 2)
             yield next_step("next:", command_of(self.asked, find_rate=True, rate=None, check=None))
@@ -236,7 +236,7 @@ class LoadSimulated(Answer, WholeLoadFigures):
         elif self.objectives.given:
             yield f"within targets in this run: {self.good_share:.1%} of the requests"
         elif isinstance(self, SteadyFigures):  # a trace or a burst is one run
-            yield "all that comes is answered in this run"
+            yield "all requests are answered in this run"
 
     def _more_servers(self, rate: float) -> ServePlanRequest:
         """The search for servers that hold this load on such chips."""
@@ -283,7 +283,7 @@ class LoadSimulated(Answer, WholeLoadFigures):
 
     def _detail(self) -> Page:
         yield TextTable(
-            ["replica", "requests", "busy", "waiting", "running", "most waiting", "cache at most"],
+            ["replica", "requests", "busy", "waiting", "running", "most waiting", "peak cache"],
             [
                 [
                     f"{r.index}" + (" (prefill)" if r.role == "prefill" else ""),
@@ -304,17 +304,17 @@ class LoadSimulated(Answer, WholeLoadFigures):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SteadySimulated(SteadyFigures, LoadSimulated):
-    """What a plan did in the steady state of a load that it holds in this run."""
+    """Figures of the steady state, under a load that holds in this run."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LargestRateSimulated(LargestRateFigures, LoadSimulated):
-    """What a plan did at the largest rate that it holds (--find-rate)."""
+    """Figures at the largest rate that the plan holds (--find-rate)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OverloadedSimulated(OverloadedFigures, LoadSimulated):
-    """What a plan did in the steady state of a load that it does not hold."""
+    """Figures of the steady state, under a load that the plan does not hold."""
 
 
 SIMULATED: Mapping[type[WholeLoadFigures], type[LoadSimulated]] = {
@@ -363,9 +363,9 @@ def _per_second(value: float | None, of: str = "") -> str:
 
 def _rather(result: OverloadedFigures) -> str:
     if result.holds_about is None:
-        return "no rate holds: even a request alone misses the targets"
+        return "no rate holds: even one request alone misses the targets"
     about = sig(result.holds_about)
-    return f"by one short run about {about} requests/s may hold; --find-rate says"
+    return f"from one short run, about {about} requests/s may hold; --find-rate finds the rate"
 
 
 def _running(result: WholeLoadFigures) -> str:
@@ -376,7 +376,7 @@ def _running(result: WholeLoadFigures) -> str:
 
 def _figures(result: WholeLoadFigures, objectives: Objectives, batch: int) -> list[list[str]]:
     span = format_seconds(result.duration)
-    over = f"of those that came in {span}" if isinstance(result, SteadyFigures) else f"in {span}"
+    over = f"of those that arrived in {span}" if isinstance(result, SteadyFigures) else f"in {span}"
     rows = [
         ["completed", f"{result.completed:,} {over}"],
         ["request_throughput", _per_second(result.request_throughput)],
@@ -398,5 +398,5 @@ def _figures(result: WholeLoadFigures, objectives: Objectives, batch: int) -> li
         usd = values(result.usd_per_million_tokens)
         parts = ", ".join(f"{format_usd(v)} {k}" for k, v in usd.items() if v is not None)
         rows.append(["usd_per_million_tokens", parts])
-        rows.append(["at a price of", result.price.text])
+        rows.append(["price", result.price.text])
     return rows

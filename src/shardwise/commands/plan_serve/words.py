@@ -61,7 +61,7 @@ class ServeWords(HardwareWords):
         metadata=required("A chip (h100), several (h100,b200,v5p), or a slice (h100:8)."),
     )
     decode_on: str | None = option(
-        "Chips of servers that only answer, where those of --on prefill for them.",
+        "Chips of the servers that decode, if those of --on prefill only.",
         group="What is planned",
         meaning="chips or a slice of the servers that answer, where prompts have others",
     )
@@ -73,18 +73,18 @@ class ServeWords(HardwareWords):
         "Tokens of the answer, such as 512.", group="The load", meaning="tokens of an answer"
     )
     trace: Path | str | None = option(
-        "File of requests, whose lengths and rate are taken.",
+        "File of requests, for their lengths and rate.",
         kind="file",
         group="The load",
         meaning="a file of requests, with their times and lengths",
     )
     prefix: int | str | None = option(
-        "First tokens of every prompt that are the same, and cached. [default: 0]",
+        "Tokens at the start of every prompt that are the same, and cached. [default: 0]",
         group="The load",
         meaning="tokens that all prompts begin with, and that a cache of prefixes keeps",
     )
     rate: float | str | None = option(
-        "Requests per second that come at random. [default: the most that hold]",
+        "Requests per second, with random arrivals. [default: the most that hold]",
         group="The load",
         meaning="requests per second",
     )
@@ -98,7 +98,7 @@ class ServeWords(HardwareWords):
         "Longest time from arrival to the last token, such as 30s.", group="Targets"
     )
     interactivity: float | str | None = option(
-        "Fewest tokens per second of each user: of the answer, over the whole request.",
+        "Fewest tokens per second of each user: answer tokens over the time of the whole request.",
         group="Targets",
         meaning="fewest tokens of an answer per second from the arrival to its last",
     )
@@ -108,15 +108,15 @@ class ServeWords(HardwareWords):
         metavar="vllm|sglang|trtllm|jax|any",
     )
     pools: str = option(
-        "Whether prompts have servers of their own (two).",
+        "Two pools: prefill has servers of its own.",
         default="one",
         show_default=True,
         metavar="one|two|any",
         group="Choices of the plan",
     )
-    max_chips: int | str | None = option("The most chips of all servers.", group="Targets")
+    max_chips: int | str | None = option("Most chips, over all servers.", group="Targets")
     spare: int | str | None = option(
-        "Servers that may be lost while the others hold --rate. [default: 0]",
+        "Servers that may fail while the others hold --rate. [default: 0]",
         group="Targets",
         meaning="servers that may be lost while the others hold the rate",
     )
@@ -124,21 +124,21 @@ class ServeWords(HardwareWords):
         "Dtype of the weights. [default: the checkpoint's]", group="Choices of the plan"
     )
     kv: str | None = option("Dtype of the KV cache. [default: bf16]", group="Choices of the plan")
-    batch: int | str | None = option("The most sequences of a server at once.")
+    batch: int | str | None = option("Most sequences in flight on a server.")
     acceptance: str | float | None = option(
-        "How often a guessed token holds after one that did (0.7), or the share of steps in which "
-        "each does (0.8,0.6,0.4): as many are guessed a step as is cheapest.",
+        "Acceptance of a guessed token after an accepted one (0.7), or the share of steps that "
+        "accept each position (0.8,0.6,0.4). The search picks the cheapest number of guesses.",
         group="Choices of the plan",
         metavar="SHARE[,...]",
         meaning="how often guessed tokens hold, by their position or all",
     )
     draft_cost: float | str | None = option(
-        "Time of one guess as a share of a decode step. [default: 0, as of n-grams]",
+        "Time of one guess as a share of a decode step. [default: 0, as for n-grams]",
         group="Choices of the plan",
         meaning="time of one guess, as a share of a decode step",
     )
     prefill_chunk: float | str | None = option(
-        "The most tokens of a step.",
+        "Most tokens of a step.",
         group="Choices of the plan",
         meaning="most prompt tokens of a step",
     )
@@ -146,12 +146,12 @@ class ServeWords(HardwareWords):
         "Fix a mesh degree; may be repeated.", flag="--pin", metavar="AXIS=DEGREE"
     )
     memory_share: float | str | None = option(
-        "Share of the memory that a server takes, as its engine means it. [default: 0.9]",
+        "Share of the memory that a server may take, as its engine defines it. [default: 0.9]",
         group="A server",
         meaning="share of the memory that a server takes, as its engine means it",
     )
     release: str | None = option(
-        "Release of the engine whose memory is counted, such as 0.11. [default: the newest known]",
+        "Release of the engine, for its memory, such as 0.11. [default: the newest known]",
         group="A server",
         meaning="release of the engine whose memory is counted",
     )
@@ -255,7 +255,9 @@ class ServeWords(HardwareWords):
         """Depths of guessing to choose from, with how often guesses hold."""
         if self.acceptance is None:
             if self.draft_cost is not None:
-                raise BadRequest("--draft-cost is of guesses, and none are made; give --acceptance")
+                raise BadRequest(
+                    "--draft-cost is the cost of guesses, and there are none; give --acceptance"
+                )
             return [None]
         cost = number(self.draft_cost or 0, "--draft-cost", least=0, most=100)
         texts = str(self.acceptance).split(",")
@@ -279,8 +281,8 @@ class ServeWords(HardwareWords):
         spare = whole(self.spare or 0, "--spare", least=0, most=1_000)
         if spare and not self._rate():
             raise BadRequest(
-                f"--spare is {spare} and no rate is given, so that servers are as full as they can "
-                "be; give the requests per second that the others must hold with --rate"
+                f"--spare is {spare} and there is no rate, so servers take all that they hold; "
+                "give with --rate the requests per second that the others must hold"
             )
         return spare
 
@@ -291,9 +293,8 @@ class ServeWords(HardwareWords):
         for flag, given in (("--release", self.release), ("--eager", self.eager)):
             if given and not counted:
                 raise BadRequest(
-                    f"{flag} takes no effect: the memory of {rows[0].title} on {chip.id} is "
-                    "counted by no release and has no graphs; leave it out, or plan --for vllm on "
-                    "a GPU"
+                    f"{flag} takes no effect: for {rows[0].title} on {chip.id} memory does not "
+                    "depend on a release or on graphs; leave it out, or plan --for vllm on a GPU"
                 )
         if self.memory_share is not None:
             return (number(self.memory_share, "--memory-share", least=0.01, most=1),)
@@ -359,8 +360,8 @@ def prefix_of(words: int | str | None, prompt: int) -> int:
     prefix = 0 if words is None else _count(words, "--prefix", MOST_LENGTH)
     if prefix >= prompt:
         raise BadRequest(
-            f"--prefix is {prefix:,} and prompts have {prompt:,} tokens; the same first tokens are "
-            "a part of a prompt, so give a longer --input or a shorter --prefix"
+            f"--prefix is {prefix:,} and prompts have {prompt:,} tokens; a prefix is a part of "
+            "the prompt, so give a longer --input or a shorter --prefix"
         )
     return prefix
 
@@ -371,7 +372,7 @@ def traced(path: Path) -> tuple[Demand, float]:
     span = found[-1].arrival - found[0].arrival
     if not span:
         raise BadRequest(
-            f"all requests of '{path}' come at once; give --input, --output and --rate"
+            f"all requests of '{path}' arrive at once; give --input, --output and --rate"
         )
     return demand_of(found), (len(found) - 1) / span
 
@@ -386,8 +387,8 @@ def _check_pools(prefill: Chip, decode: Chip) -> None:
             )
     if prefill.vendor != decode.vendor:
         raise BadRequest(
-            f"--decode-on: {prefill.id} and {decode.id} are of {prefill.vendor} and "
-            f"{decode.vendor}; servers hand caches over between chips of one vendor, so name two"
+            f"--decode-on: {prefill.id} and {decode.id} come from {prefill.vendor} and "
+            f"{decode.vendor}; servers hand caches over only between chips of one vendor: name two"
         )
 
 

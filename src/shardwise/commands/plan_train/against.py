@@ -54,7 +54,7 @@ class AgainstPlan(Record):
     pipeline_schedule: PipelineKind
     """Order of microbatches on pipeline stages."""
     remat: RematPolicy
-    """What the backward pass computes again."""
+    """Remat policy: what the backward pass recomputes."""
     step_seconds: Bounds
     """Seconds of a step."""
     times_slower: float
@@ -70,11 +70,11 @@ class AgainstPlan(Record):
     bound_by: str
     """The resource with the most seconds at peak rates."""
     measured: MeasuredRun | None
-    """What its run took, where that is published and was on these chips."""
+    """Measured time of its run, if published and on these chips."""
     differences: Sequence[Difference]
     """The choices that differ."""
     notes: Sequence[str]
-    """What was changed to make the two comparable, and where it would not fit."""
+    """Changes that make the two comparable, and where the plan does not fit."""
     why: Sequence[str]
     """Why its time differs."""
 

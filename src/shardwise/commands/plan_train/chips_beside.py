@@ -36,7 +36,7 @@ class ChipsBeside(Answer):
     chips: Sequence[ChipPlan | ChipJob]
     """Each chip, with each batch and length."""
     verdicts: Sequence[str]
-    """The one to take, what would make it another, and what is late."""
+    """The slice to take, prices at which another is cheaper, and slices that are late."""
 
     name: str = hidden()
     asked: BesideRequest = hidden()
@@ -97,7 +97,7 @@ class ChipsBeside(Answer):
             chips = [piece.chips for piece in choice.looked]
             many = f"{len(chips)} from {min(chips):,} to {max(chips):,} chips"
             said.append(f"{self._label(choice).removesuffix(' plan')} {many}")
-        return [Fact("looked at", f"slices of {', '.join(said)} ({SIZES})")]
+        return [Fact("tried", f"slices of {', '.join(said)} ({SIZES})")]
 
     @property
     def _varied(self) -> list[tuple[str, str]]:
@@ -141,9 +141,9 @@ class ChipsBeside(Answer):
 
 
 _BEST = {
-    "cost": "the cheapest slice of each chip",
-    "chips": "the fewest chips of each",
-    "time": "the fastest slice of each chip",
+    "cost": "the cheapest slice, for each chip",
+    "chips": "the slice of fewest chips, for each chip",
+    "time": "the fastest slice, for each chip",
 }
 """What an objective means here."""
 
@@ -208,8 +208,8 @@ def _verdicts(
     late = [row.slice for row in plans if not row.keeps_deadline]
     if late and asked.days is not None:
         said.append(
-            f"not within {sig(asked.days)} days on any slice looked at, of which these are the "
-            f"fastest: {', '.join(late)}; give more --days or --chips, or a larger --batch"
+            f"no slice tried meets {sig(asked.days)} days; the fastest are "
+            f"{', '.join(late)}: give more --days or --chips, or a larger --batch"
         )
     return said
 
@@ -228,8 +228,8 @@ def _cheaper(chosen: SliceChoice, asked: BesideRequest, choices: Sequence[SliceC
         return ""
     piece = best.point.piece
     return (
-        f"; the cheapest of those looked at is {piece}, {piece.chips:,} chips, "
-        f"{format_usd(there)}: --objective cost takes the cheapest"
+        f"; the cheapest of those tried is {piece}, {piece.chips:,} chips, "
+        f"{format_usd(there)}: --objective cost takes that one"
     )
 
 

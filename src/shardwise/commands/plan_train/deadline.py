@@ -59,11 +59,11 @@ class SliceChoice:
         """Why no slice of the chip keeps a deadline."""
         point = self.point
         if point.days is None:
-            return f"no slice of {self.chip.id} has a plan; of the largest: {point.miss}"
+            return f"no slice of {self.chip.id} has a plan; the largest: {point.miss}"
         fastest = f"{point.piece}, takes {sig(point.days)}"
         return (
-            f"no slice of {self.chip.id} trains it within {sig(days)} days; the fastest of those "
-            f"looked at, {fastest}: give more --days or a larger --batch"
+            f"no slice of {self.chip.id} trains it within {sig(days)} days; the fastest tried, "
+            f"{fastest}: give more --days or a larger --batch"
         )
 
     def dollars(self, price: Price, tokens: float) -> float:

@@ -29,7 +29,7 @@ USUAL_CHIPS = 65_536
 _ODD = 15
 """The largest odd factor of a number of chips that is looked at: all numbers of boxes up to 16, and
 eight beyond for each doubling, those that meshes divide best."""
-SIZES = "whole boxes, or of each number of chips the most cube-like shape; odd factors up to 15"
+SIZES = "whole boxes, or the most cube-like shape of each chip count; odd factors up to 15"
 """The rule of the list of slices, as answers say it."""
 
 
@@ -57,7 +57,7 @@ class SweepPoint:
 
     @property
     def days_80(self) -> DaysBetween | None:
-        """The days of 8 of 10 such runs."""
+        """The days of 8 of 10 runs."""
         return days_between(self.answer, self.days) if self.answer else None
 
 
@@ -234,13 +234,13 @@ def verdicts(points: Sequence[SweepPoint], *, days: float | None = None) -> list
     if best is None:
         fastest = min((p for p in points if p.days is not None), key=lambda p: p.days or 0.0)
         text = (
-            f"nothing here trains it within {sig(days)} days; the fastest is {fastest.piece} with "
+            f"no slice here trains it within {sig(days)} days; the fastest is {fastest.piece} with "
             f"{sig(fastest.days or 0.0)} days: sweep more chips (--chips)"
         )
         return [*said, text]
     cost = format_usd(best.usd) if best.usd is not None else "no price"
     if any(p.days is not None and p.usd is None for p in points):
-        cost += ", fewest chips, as not every chip has a price"
+        cost += ", by fewest chips: some chips have no price"
     text = (
         f"cheapest within {sig(days)} days: {best.piece} with batch {best.batch}, "
         f"{sig(best.days or 0.0)} days, {cost}"
@@ -282,9 +282,9 @@ def _stop(series: Sequence[SweepPoint]) -> str:
     for before, point in pairwise(series):
         if point.marginal is not None and point.marginal < WORTH and point.answer:
             return (
-                f"{point.piece.chip.id}, batch {point.batch}: past {before.piece.chips:,} chips it "
-                f"stops being worth it: the step to {point.piece.chips:,} brings "
-                f"{point.marginal:.0%} of the added chips' speed; bound by "
+                f"{point.piece.chip.id}, batch {point.batch}: beyond {before.piece.chips:,} chips "
+                f"scaling does not pay: with {point.piece.chips:,} chips the added ones bring "
+                f"{point.marginal:.0%} of their speed; bound by "
                 f"{point.answer.estimate.bound_by()}, "
                 f"{format_count(point.answer.plan.tokens / point.piece.chips)} tokens per chip"
             )

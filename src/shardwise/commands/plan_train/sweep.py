@@ -74,7 +74,7 @@ class SweepRequest(TrainChoices, Command):
         group="What is planned",
     )
     batches: Words = field(
-        metadata=required("As in plan train; repeat.", kind="several", flag="--batch")
+        metadata=required("As in plan train; may be repeated.", kind="several", flag="--batch")
     )
     lengths: Words = field(
         metadata=required("Tokens; may be repeated.", kind="several", flag="--seq")
@@ -82,9 +82,9 @@ class SweepRequest(TrainChoices, Command):
     tokens: Word = option(RUN_TOKENS)
     days: float | str | None = option("Deadline of --tokens.", kind="number")
     objective: str = option(
-        "Which slice, of those that keep --days, and which plan -o writes. cost: the cheapest per "
-        "token. chips: that of the fewest chips. time: the fastest. All chips of a slice are paid "
-        "for.",
+        "Which slice that meets --days is the answer, and which plan -o writes. cost: the cheapest "
+        "per token. chips: the fewest chips. time: the fastest. Every chip of a slice counts as "
+        "paid.",
         values=OBJECTIVES,
         default="cost",
         show_default=True,
@@ -94,7 +94,7 @@ class SweepRequest(TrainChoices, Command):
         """Search each point, or of each chip the slices that its deadline needs."""
         self = replace(self, evidence=read_own_runs(self.evidence))
         if self.days is not None and not self.tokens:
-            raise BadRequest("--days is a deadline for a run; say its length with --tokens")
+            raise BadRequest("--days is the deadline of a run; give its length with --tokens")
         check_choice(self.objective, "--objective", OBJECTIVES)
         places = self._places()
         model, batches = with_family(self.model, self.as_), words(self.batches)
@@ -147,7 +147,7 @@ class SweepRequest(TrainChoices, Command):
         """The slices and chips of `on`, each once."""
         names = [name.strip() for text in words(self.on) for name in text.split(",")]
         if not all(names):
-            raise BadRequest(f"--on {','.join(words(self.on))} lacks a name; write h100,v5p")
+            raise BadRequest(f"--on {','.join(words(self.on))} has an empty name; write h100,v5p")
         return list(dict.fromkeys(names))
 
     def _is_beside(self, places: list[str]) -> bool:
@@ -157,8 +157,8 @@ class SweepRequest(TrainChoices, Command):
             return False
         if self.chips is None and not self.days:
             raise BadRequest(
-                "several chips side by side need --chips N, or --tokens with --days; or sweep "
-                "their slices with --chips LOW..HIGH"
+                "to compare several chips, give --chips N, or --tokens with --days; to sweep "
+                "their slices, give --chips LOW..HIGH"
             )
         return bool(self.days) or ".." not in str(self.chips)
 
@@ -195,7 +195,7 @@ class Swept(Answer):
     points: Sequence[SweepPlan | SweepJob]
     """Each slice with each batch and length."""
     verdicts: Sequence[str]
-    """Where more chips stop being worth it, and what is cheapest in time."""
+    """Where scaling stops paying, and the cheapest slice within the deadline."""
 
     name: str = hidden()
     jobs: tuple[SweepPoint, ...] = hidden()
@@ -217,7 +217,7 @@ class Swept(Answer):
         run = any(p.days is not None for p in self.jobs)
         header = ["slice", "mesh", "batch", "seq", "expected", "tokens/s", "MFU", "eff", "added"]
         header += ["bound by", *(["days", "cost"] if run else []), "front"]
-        title = f"predicted (expected), one search a row; MFU of the {_dtype(self.jobs)} peak"
+        title = f"predicted (expected), one search per row; MFU of the {_dtype(self.jobs)} peak"
         yield TextTable(header, [_cells(p, run, self.days) for p in self.jobs], title, left=2)
         for point in self.jobs:
             if point.miss:
@@ -232,8 +232,8 @@ class Swept(Answer):
             yield Facts(price_facts(p.piece.chip for p in self.jobs))
         if self.days and len(self.jobs) > 1:
             yield (
-                "  shown are sizes that double; plan train with --days on a bare chip looks at the "
-                "sizes between, too"
+                "  sizes shown double; plan train with --days on a bare chip also tries the sizes "
+                "between"
             )
 
 

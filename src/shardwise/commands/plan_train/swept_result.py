@@ -26,7 +26,7 @@ class SweepJob(Record):
     chips: int
     """Chips of the slice."""
     batch: str
-    """Tokens or sequences of a step, as they were asked for."""
+    """Tokens or sequences of a step, as given."""
     sequence_length: int
     """Tokens of a sequence."""
     miss: str
@@ -46,7 +46,7 @@ class SweepPlan(SweepJob):
     microbatches: int
     """Microbatches of a step."""
     remat: RematPolicy
-    """What the backward pass computes again."""
+    """Remat policy: what the backward pass recomputes."""
     step_seconds: Bounds
     """Seconds of a step."""
     tokens_per_second: float
@@ -68,7 +68,7 @@ class SweepPlan(SweepJob):
     days: float | None
     """Days of the run; null without --tokens."""
     days_80: DaysBetween | None
-    """The days of 8 of 10 such runs."""
+    """The days of 8 of 10 runs of this kind."""
     expected_80: ExpectedRange | None
     """The 80 % range of the expected step; null with the book's constants, which derate nothing."""
     usd: float | None

@@ -129,7 +129,7 @@ class TrainPlanRequest(TrainChoices, Command):
     )
     tokens: Word = option(RUN_TOKENS)
     days: float | str | None = option(
-        "Deadline of --tokens; of a bare chip the fewest chips.",
+        "Deadline for --tokens; for a bare chip, takes the fewest chips that meet it.",
         kind="number",
         before="tokens",
         group="What is planned",
@@ -143,24 +143,24 @@ class TrainPlanRequest(TrainChoices, Command):
     checkpoint_interval: Word = option(CHECKPOINT_INTERVAL)
     restart_time: Word = option(RESTART_TIME)
     against: str | Path | None = option(
-        "A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
+        "A plan file or audit:NAME (`shardwise book list`) to compare with the best plan.",
         metavar="PLAN",
         group="Beside the answer",
         meaning="what stands beside the answer: a plan (a file or audit:NAME) beside the best one; "
         "the program before (a function, or a file of --save) beside an explained one",
     )
     compile: int | str | None = option(
-        "Compile the best plans for our trainer until N fit, three times as many at most (implies "
-        "--for jax; one to four minutes each on a core, then kept): the best as compiled is the "
-        "answer.",
+        "Compile the best plans for our trainer until N fit; the best compiled plan is the answer. "
+        "Compiles at most 3 N plans, one to four minutes each on a core, and caches them. Implies "
+        "--for jax.",
         kind="whole",
         metavar="N",
         group="Beside the answer",
         meaning="how many of the best plans are compiled; the best as compiled is the answer",
     )
     tune: bool = switch(
-        "With --compile: also which compiler flags shorten the best (a compile for each set, four "
-        "to six).",
+        "With --compile: also find compiler flags that shorten the best plan's step (four to six "
+        "compiles).",
         group="Beside the answer",
         meaning="sets of compiler flags are tried on the best plan as compiled",
     )
@@ -174,11 +174,14 @@ class TrainPlanRequest(TrainChoices, Command):
         """Search, and price what was asked for beside it; `watch` hears of compiles."""
         if self.compile is not None:
             if self.coarse:
-                raise BadRequest("--coarse tries few plans, --compile compiles the best; give one")
+                raise BadRequest(
+                    "--coarse tries few plans and --compile compiles the best ones; give one of "
+                    "the two"
+                )
             return self._compiled(progress, watch)
         if self.tune:
             raise BadRequest(
-                "--tune tries compiler flags on the best plan as compiled; give --compile N too"
+                "--tune tries compiler flags on the best compiled plan; give --compile N too"
             )
         return self._planned(progress)
 
@@ -205,8 +208,8 @@ class TrainPlanRequest(TrainChoices, Command):
         pins = parse_pins(self.pins)
         if pins.get("stage", 1) != 1:
             raise BadRequest(
-                "--compile takes a step that is one program, and a pipelined one is many; leave "
-                "out --pin stage"
+                "--compile takes a step that is one program, and a pipeline has many; leave out "
+                "--pin stage"
             )
         return replace(self, software="jax", pins={**pins, "stage": 1})
 
@@ -300,7 +303,7 @@ class TrainPlanRequest(TrainChoices, Command):
         if self.days is None:
             return None
         if run is None or self.mfu:
-            raise BadRequest("--days is a deadline for a run; give --tokens, and leave out --mfu")
+            raise BadRequest("--days is the deadline of a run; give --tokens, and leave out --mfu")
         return number(self.days, "--days", above=0, most=1e6, suffix=True)
 
     def _in_time(
@@ -333,18 +336,18 @@ class TrainPlanRequest(TrainChoices, Command):
             return list(found.notes)
         if chosen is not None:
             few = "the cheapest slice" if self.objective == "cost" else "the slice of fewest chips"
-            many = f"of {len(chosen.looked)} looked at ({SIZES})"
-            runs = f" and that {program} runs" if (program := runs_in(best)) else ""
-            said = f"{best.piece} is {few} of {found.id} that is in time{runs}"
+            many = f"of {len(chosen.looked)} tried ({SIZES})"
+            runs = f" and runs in {program}" if (program := runs_in(best)) else ""
+            said = f"{best.piece} is {few} of {found.id} that meets the deadline{runs}"
             return [Remark(f"{said}, {many}")]
         every = isinstance(found.network, Torus) or best.piece.chips <= 2
-        tried = "" if every else ", of those tried, which double"
+        tried = "" if every else " (tried: sizes that double)"
         full = self.margin is not None and parse_part(self.margin, "--margin") == 0
         how = "that fits" if full else "on which a plan keeps the margin"
         said = f"{best.piece} is the smallest slice of {found.id} {how}{tried}"
         if self.tokens:
             said += (
-                "; --days N takes the smallest that is done in time, and `shardwise plan sweep` "
+                "; --days N takes the smallest that meets the deadline, and `shardwise plan sweep` "
             )
             said += "with the same options shows others"
         return [Remark(said)]
@@ -363,8 +366,8 @@ class TrainPlanRequest(TrainChoices, Command):
 
 
 ONE_PROGRAM = (
-    "--compile plans for our own trainer (--for jax), in its dtypes, and leaves out pipeline "
-    "stages, whose step is many programs"
+    "--compile plans for our own trainer (--for jax), in its dtypes, and without pipeline "
+    "stages: their step is many programs"
 )
 _RESOLVED = ("slice", "global_batch_sequences", "sequence_length", "microbatches", "remat", "zero")
 _RESOLVED += ("layers_per_stage", "storage_axes", "weight_gather", "gradient_reduce")
@@ -381,11 +384,11 @@ class TrainPlanned(Answer, SearchedPlan):
     why: Sequence[str]
     """Why this plan: what bounds it, what waits, what other choices would cost."""
     compiled: CompiledPlans | None = part()
-    """What the compiler makes of the first plans (--compile)."""
+    """The first plans, compiled (--compile)."""
     book: BookSays
-    """What the book says about this batch on these chips."""
+    """Rules of the book for this batch on these chips."""
     against: AgainstPlan | None = part()
-    """The plan that was priced beside it (--against)."""
+    """The plan to compare with (--against)."""
     run: WholeRun | None = part()
     """Days and dollars of a whole run (--tokens)."""
     sensitivity: Sequence[ChangedInput] | None = part()
@@ -418,7 +421,7 @@ class TrainPlanned(Answer, SearchedPlan):
         ]
 
     def page(self) -> Page:
-        """The plan, its time and memory, where the step goes, and what else was close; with
+        """The plan, its time and memory, where the step goes, and close alternatives; with
         `against` the other plan instead of these."""
         more = run_facts(self.run) if self.run else []
         compiled = self.opinion.facts() if self.opinion else []
@@ -446,7 +449,7 @@ class TrainPlanned(Answer, SearchedPlan):
         took = format_seconds(other.step_seconds.expected)
         plan = ", ".join(said)
         program = self.runs_in or TRAINER.title
-        return [Fact("faster", f"{took}, but not in {program}: {plan} (--for any)")]
+        return [Fact("faster", f"{took}, but {program} does not run it: {plan} (--for any)")]
 
     def sections(self) -> Mapping[str, Page]:
         """All else: what the figures are made of, why this plan, and the book's rules."""
@@ -476,7 +479,7 @@ class TrainPlanned(Answer, SearchedPlan):
         yield ""
         yield wrapped(
             f"searched {s.enumerated:,} plans, {s.legal:,} legal, {s.candidates:,} priced "
-            f"in full (floors rule out the others), in {format_seconds(s.seconds)}"
+            f"in full (lower bounds rule out the others), in {format_seconds(s.seconds)}"
         )
 
 

@@ -38,7 +38,7 @@ def reasons(planning: TrainPlanning, choices: Sequence[Beside]) -> list[str]:
     alone = format_seconds(float(best.estimate.resources[bound]))
     whole = format_seconds(best.step_seconds.expected)
     return [
-        f"{bound} binds: at peak rates it alone takes {alone} of the expected {whole}",
+        f"bound by {bound}: at peak rates it alone takes {alone} of the expected {whole}",
         waiting(best) + _bubble_text(best),
         *(_beside(rows, planning) for rows in _by_plan(choices)),
         *_other_axes(planning, choices),
@@ -62,7 +62,7 @@ def _beside(rows: Sequence[Beside], planning: TrainPlanning) -> str:
     best, other = planning.best, rows[0].other
     chosen = ", ".join(_named(row.choice, best.plan) for row in rows)
     if other is None:
-        return f"{chosen}: no plan with another value that fits was priced"
+        return f"{chosen}: no plan with another value fits, of those priced"
     names = [row.choice for row in rows]
     new = ", ".join(_named(name, other.plan) for name in names)
     also = ", ".join(_named(n, other.plan) for n in differences(other, best) if n not in names)
@@ -90,13 +90,13 @@ def _other_axes(planning: TrainPlanning, choices: Sequence[Beside]) -> Iterator[
     different = [a for a in others if not alike(a, planning.best)]
     for other in different[:_MOST_AXES]:
         axes = "+".join(other.plan.mesh) or "one device"
-        yield f"axes {axes}, at best {mesh_text(other.plan.mesh)}: {_price(other, planning)}"
+        yield f"axes {axes}: the best is {mesh_text(other.plan.mesh)}, {_price(other, planning)}"
 
 
 def _tied(planning: TrainPlanning) -> Iterator[str]:
     if planning.tied:
         meshes = "; ".join(mesh_text(a.plan.mesh) for a in planning.tied)
-        yield f"as fast (within 0.1 %), and no simpler: {meshes}"
+        yield f"as fast (within 0.1 %) but not simpler: {meshes}"
 
 
 def fastest_text(planning: TrainPlanning) -> str:
@@ -111,7 +111,7 @@ def fastest_text(planning: TrainPlanning) -> str:
     differs = ", ".join([mesh_text(fastest.plan.mesh), *differs_in(fastest, best)])
     better = f"{_better(planning)}er by prediction"
     return (
-        f"{100 * gain:.1f} % {better}, which cannot tell these apart (half of such "
+        f"{100 * gain:.1f} % {better}, less than predictions can tell apart (half of these "
         f"pairs: {100 * (gain - apart):+.1f} to {100 * (gain + apart):+.1f} %): {differs}; "
         f"{', '.join(risks)}"
     )
@@ -138,15 +138,15 @@ def _rules(planning: TrainPlanning) -> Iterator[str]:
     cards = [THROUGH_HOST] if chip.through_host else []
     order = ", then ".join([first, *cards, *titles])
     said = (
-        f"of plans within {100 * request.apart:.1f} % of the fastest, which predictions cannot "
-        f"tell apart ({apart.count} pairs of runs of one job), the answer is the one with {order}"
+        f"predictions cannot tell plans apart within {100 * request.apart:.1f} % of the fastest "
+        f"({apart.count} pairs of runs of one job); of these the answer is the one with {order}"
     )
     if not request.margin:
         yield f"{said}; no memory is kept free (--margin 0)"
         return
     free = f"{100 * request.margin:.3g} % of usable memory free"
     if request.margin == margin.value:
-        free += f", by which {margin.count} predictions were short in at most 1 of 20 cases"
+        free += f", at least what 19 of 20 predictions were short by ({margin.count} runs)"
     kept = "it leaves" if planning.margin_kept else "no plan leaves"
     yield f"{said}; {kept} {free} (--margin)"
 
@@ -157,15 +157,15 @@ def _left_out(planning: TrainPlanning) -> Iterator[str]:
     if policies(planning.request) != planning.request.searched["remat"]:
         chip = best.piece.chip.id
         yield (
-            f"offload was not looked at: the catalogue lacks the host link of {chip} "
+            f"offload was not tried: the catalogue has no host link for {chip} "
             "(give it with --set chip.host_link_oneway=NUMBER)"
         )
     if best.chips_idle:
         why = {
-            "time": "no mesh looked at that uses more of them is faster",
+            "time": "no mesh tried that uses more of them is faster",
             "cost": "no mesh that uses more of them takes fewer chip-seconds per token",
-            "chips": "the objective is the fewest chips on which a plan fits, of the parts tried: "
-            "each axis of the slice halved again and again",
+            "chips": "the objective is the fewest chips on which a plan fits; the parts tried "
+            "halve each axis of the slice again and again",
         }[planning.request.objective]
         yield f"{best.chips_idle:,} chips idle: {why}"
 
@@ -174,7 +174,8 @@ def _bubble_text(answer: TrainAnswer) -> str:
     stages, plan = answer.plan.degree("stage"), answer.plan
     if stages == 1:
         return ""
-    return f"; {stages} stages run {plan.microbatches} microbatches by {plan.pipeline_schedule}"
+    schedule = plan.pipeline_schedule
+    return f"; {stages} stages run {plan.microbatches} microbatches with schedule {schedule}"
 
 
 def _value(choice: str, plan: TrainPlan) -> str:
@@ -207,7 +208,7 @@ def close_table(planning: TrainPlanning, close: Sequence[TrainAnswer]) -> Page:
     if close:
         yield ""
         yield TextTable(
-            ["what else was close", "differs in", "step", "slower", "memory"],
+            ["close alternatives", "differs in", "step", "slower", "memory"],
             [_row(answer, best) for answer in close],
             left=2,
             ruled=False,
@@ -234,7 +235,7 @@ def close_detail(close: Sequence[ClosePlan], dtype: str) -> Page:
         ]
         for r in close
     )
-    yield TextTable(["what was close", f"MFU of {dtype}", "waits", "limited by"], list(rows))
+    yield TextTable(["close alternatives", f"MFU of {dtype}", "waits", "limited by"], list(rows))
 
 
 def _row(answer: TrainAnswer, best: TrainAnswer) -> list[str]:
@@ -261,7 +262,7 @@ def differs_in(answer: TrainAnswer, best: TrainAnswer) -> list[str]:
 
 def _tied_line(meshes: Sequence[str], below: bool) -> str:
     """The plans that are as fast as the answer, as many as a line has room for."""
-    start = ("  " if below else "\n  ") + "as fast within 0.1 %, and no simpler: "
+    start = ("  " if below else "\n  ") + "as fast within 0.1 % but not simpler: "
     for shown in range(len(meshes), 1, -1):
         rest = len(meshes) - shown
         line = start + "; ".join(meshes[:shown]) + (f"; {rest} more" if rest else "")

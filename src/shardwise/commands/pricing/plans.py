@@ -191,7 +191,7 @@ def foreign_notes(what: GivenPlan) -> list[str]:
     target, text = other_program(what) if isinstance(what, str | Path) else (None, "")
     if target is None:
         return []
-    said = Remark(f"read as {target}'s own file: what it leaves out is {target}'s default")
+    said = Remark(f"read as a file of {target}: keys it leaves out have {target}'s defaults")
     return [said, *unread_notes(text, target)]
 
 
@@ -271,7 +271,7 @@ def stale(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> list[str]:
         return []
     now = model_hash(cfg)
     made = f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now {now})"
-    return [f"{made}; the figures are for the model as it is now"]
+    return [f"{made}; figures are for the present model"]
 
 
 def plan_timeline(answer: TrainAnswer | Any) -> Timeline:
@@ -289,7 +289,7 @@ def check_fits(priced: Priced, what: GivenPlan) -> None:
     if not (miss := shortfall(priced)):
         return
     target, _ = other_program(what) if isinstance(what, str | Path) else (None, "")
-    own = f"; in the file's own words: `{spelt('check', [what], {})}`" if target else ""
+    own = f"; for changes of the file itself: `{spelt('check', [what], {})}`" if target else ""
     raise NoFeasiblePlan(f"{miss}{own}")
 
 
@@ -305,7 +305,7 @@ def shortfall(priced: Priced) -> str:
     largest = max(kinds, key=lambda k: kinds[k])
     return (
         f"the plan does not fit: {format_gib(need)} per chip, {format_gib(usable)} usable, "
-        f"{format_gib(need - usable)} too much; most of it is {largest} "
+        f"{format_gib(need - usable)} too much; the largest part is {largest} "
         f"({format_gib(kinds[largest])}): {REMEDIES.get(largest, 'use more chips')}"
     )
 
@@ -319,13 +319,13 @@ def _short_cache(result: PricedServer) -> str:
         parts = {name: kinds[name] for name in ("weights", "activations", "engine")}
         kept = ", ".join(f"{name} {format_gib(size)}" for name, size in parts.items())
         return (
-            f"{share} is {format_gib(result.usable_bytes_per_chip)} per chip, and beside {kept} "
-            f"no request of {longest:,} tokens has room in its cache: use more chips, smaller "
+            f"{share} is {format_gib(result.usable_bytes_per_chip)} per chip; beside {kept} "
+            f"the cache has no room for a request of {longest:,} tokens: use more chips, smaller "
             "weights, fewer sequences or tokens a step, or raise scheduling.memory_share"
         )
     ranks = max(1, round(result.cache_tokens / longest / held))
     return (
-        f"{many(result.batch, 'sequence')} of {longest:,} tokens, and its cache holds "
+        f"it has {many(result.batch, 'sequence')} of {longest:,} tokens, and the cache holds "
         f"{held * ranks:.1f} in {share} ({cache_line(result.line_tokens, held, longest)}): set "
         f"batch to {int(held * ranks):,} or less, or use shorter sequences or a smaller KV dtype"
     )

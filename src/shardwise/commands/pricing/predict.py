@@ -114,7 +114,7 @@ def _smallest(chip: Chip, planned: Callable[[Slice], TrainPlanning]) -> TrainPla
         tight = tight or found
     if tight is not None:
         return tight
-    raise NoFeasiblePlan(f"no slice of {chip.id} is large enough; of the largest: {miss}")
+    raise NoFeasiblePlan(f"no slice of {chip.id} is large enough; the largest: {miss}")
 
 
 def batch_hints(planning: TrainPlanning) -> list[str]:
@@ -125,7 +125,7 @@ def batch_hints(planning: TrainPlanning) -> list[str]:
     return [
         Remark(
             f"a batch of {n} sequences would train {rate / usual - 1:.0%} more tokens per second: "
-            f"{request.sequences} splits badly over {request.piece} (--batch {n}seq)"
+            f"{request.sequences} sequences split badly over {request.piece} (--batch {n}seq)"
         )
         for n, rate in better_batches(request, planning.best)
     ]
@@ -138,7 +138,7 @@ def caveats(answer: TrainAnswer) -> list[str]:
     said = context_warning(answer.cfg, answer.plan.sequence_length)
     said += _part_tiles(answer)
     if answer.peak_bytes_per_chip > _TIGHT * chip.require("hbm_usable_bytes"):
-        said.append("memory is within 2 % of usable HBM: nothing is left for fragmentation")
+        said.append("memory is within 2 % of usable HBM: no room is left for fragmentation")
     return said
 
 
@@ -147,7 +147,7 @@ def tight(planning: TrainPlanning) -> list[str]:
     if planning.margin_kept:
         return []
     share = f"{100 * planning.request.margin:.3g} %"
-    return [f"no plan leaves {share} of usable memory free (--margin); this one only fits"]
+    return [f"no plan leaves {share} of usable memory free (--margin); this one fits with less"]
 
 
 def _part_tiles(answer: TrainAnswer) -> list[str]:
@@ -166,11 +166,11 @@ def _part_tiles(answer: TrainAnswer) -> list[str]:
     pins |= {a: plan.degree(a) for a in plan.storage_axes if a != "fsdp" and plan.degree(a) > 1}
     flags = " ".join(f"--pin {axis}={n}" for axis, n in pins.items())
     said = (
-        f"D={width:,} is stored in pieces of {width // apart} rows, and a TPU's tile has "
-        f"{TILE_ROWS}: XLA then sums whole gradients and copies gathered weights, which the "
-        "predicted time leaves out (`shardwise compile` shows it)"
+        f"shards of D={width:,} have {width // apart} rows, and a TPU's tile has "
+        f"{TILE_ROWS}: XLA then sums whole gradients and copies gathered weights. The "
+        "predicted time leaves this out (`shardwise compile` shows it)"
     )
-    return [f"{said}; {flags} makes them whole" if fitting else said]
+    return [f"{said}; {flags} makes whole tiles" if fitting else said]
 
 
 _TIGHT = 0.98

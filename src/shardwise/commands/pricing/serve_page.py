@@ -54,15 +54,15 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
         Fact(
             "TTFT",
             f"{format_seconds(result.ttft_seconds.expected)}{_first_text(result)} on an idle "
-            "server, of which prefill "
+            "server; prefill takes "
             f"{format_seconds(result.prefill_seconds.expected)}",
         ),
         Fact(
             "speed",
-            f"{format_count(rate * answer.piece.chips)} tokens/s ({sig(rate)} a chip) while it "
-            f"decodes; its prompts keep {sig(result.prefill_servers_per_decode_server)} further "
-            f"such servers busy: {sig(result.tokens_per_second_per_chip_with_prefill)} a chip "
-            "over all of them",
+            f"{format_count(rate * answer.piece.chips)} tokens/s ({sig(rate)} per chip) while it "
+            f"decodes; its prompts keep {sig(result.prefill_servers_per_decode_server)} more "
+            f"servers busy: {sig(result.tokens_per_second_per_chip_with_prefill)} per chip over "
+            "all of them",
         ),
         Fact("cost", _cost(result)),
         memory_fact(need, usable),
@@ -83,7 +83,7 @@ def _first_text(result: PricedServer) -> str:
     if result.ttft_interval is None:
         return ""
     between = format_seconds_between(*result.ttft_interval)
-    return f" (8 of 10 runs of such servers: {between})"
+    return f" (8 of 10 servers of this kind: {between})"
 
 
 def _range_text(answer: ServeAnswer, result: PricedServer) -> str:
@@ -93,7 +93,7 @@ def _range_text(answer: ServeAnswer, result: PricedServer) -> str:
     between = format_seconds_between(*result.tpot_interval)
     chip = answer.piece.chip.id
     if not load_engine(result.engine).knows(chip):
-        return f" ({between}: no run on {chip} is known)"
+        return f" ({between}: no published run on {chip})"
     return f" (8 of 10 runs of {result.engine}: {between})"
 
 
@@ -124,8 +124,8 @@ def serve_detail(answer: ServeAnswer, result: PricedServer) -> Page:
     yield memory_table(kinds, result.memory_peak_at, usable)
     if asked:
         yield wrapped(
-            f"the cache of all {result.batch:,} sequences at their longest would take "
-            f"{format_gib(asked)}; those that do not fit wait",
+            f"a cache for all {result.batch:,} sequences at full length would take "
+            f"{format_gib(asked)}; sequences that do not fit wait",
             2,
             4,
         )
@@ -176,4 +176,4 @@ def _ops(answer: ServeAnswer, result: PricedServer) -> TextTable:
         for phase, ops in (("prefill", result.top_ops.prefill), ("decode", result.top_ops.decode))
         for t in ops[:4]
     ]  # fmt: skip
-    return TextTable(["op (all its runs)", "stream", "seconds", "of phase"], rows, left=2)
+    return TextTable(["op (all runs)", "stream", "seconds", "of phase"], rows, left=2)

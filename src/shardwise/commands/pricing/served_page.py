@@ -82,7 +82,7 @@ def _guesses(plan: ServePlan) -> list[Fact]:
     if found is None:
         return []
     told = f"{many(found.tokens, 'token')} guessed a step"
-    return [Fact("guesses", f"{told}, which yields {sig(found.tokens_per_step)} in the mean")]
+    return [Fact("guesses", f"{told}, which yields {sig(found.tokens_per_step)} on average")]
 
 
 def runs_in(result: ServedPlan) -> str:
@@ -111,7 +111,7 @@ def _speed(result: ServedPlan) -> list[Fact]:
         times.append(f"{sig(result.output_tokens / result.e2e_seconds.expected)} tokens/s a user")
     return [
         verdict,
-        Fact("p90", f"{', '.join(times)}: 9 of 10 requests are faster, in all but 2 of 100 runs"),
+        Fact("p90", f"{', '.join(times)}: 9 of 10 requests are faster, in 98 of 100 runs"),
         Fact("error", _error(result)),
     ]
 
@@ -123,8 +123,8 @@ def _error(result: ServedPlan) -> str:
         return "unknown: this software was not measured on this chip"
     first, each = (format_seconds_between(of.lower, of.upper) for of in (result.ttft_seconds, tpot))
     return (
-        f"typical error {error.ttft:.0%} of TTFT, {error.tpot:.0%} of TPOT; of measured servers "
-        f"of this kind, 8 in 10 would show a TTFT of {first}, and a TPOT of {each}"
+        f"typical error {error.ttft:.0%} of TTFT, {error.tpot:.0%} of TPOT; 8 of 10 servers "
+        f"of this kind would measure a TTFT of {first}, and a TPOT of {each}"
     )
 
 
@@ -153,7 +153,7 @@ def _memory(result: ServedPlan, longest: int, parts_of_chip: int) -> list[Fact]:
     of = "chip" if parts_of_chip == 1 else f"device ({parts_of_chip} a chip)"
     usable = f"{sig(memory.usable / 2**30)} GiB a {of}"
     return [
-        Fact("memory", f"{parts} of {usable}, of which servers take {memory.share:.0%}"),
+        Fact("memory", f"{parts}; the chip has {usable}, servers may take {memory.share:.0%}"),
         Fact("cache", cache_line(memory.line_tokens, memory.line_requests, longest)),
         *([Fact("a sequence", f"keeps {memory.sequence}")] if memory.sequence else []),
     ]
@@ -177,7 +177,7 @@ def _cost(served: Served, result: ServedPlan) -> list[Fact]:
     only = only_provider(price, found) if found else ""
     facts = [Fact("cost", f"{said}; {only}" if only else said)]
     if boxes:
-        of = f"in whole boxes of {boxes.chips_per_box}, where a provider rents nothing smaller"
+        of = f"in whole boxes of {boxes.chips_per_box}, if a provider rents nothing smaller"
         facts.append(Fact("", f"{of}: {boxes.chips:,} chips, ${boxes.usd_per_hour:,.2f}/h"))
     if found and not only:
         facts.append(Fact("", f"prices: {found}"))
@@ -197,7 +197,7 @@ def instead_table(rows: Sequence[OtherServers]) -> TextTable:
         ]
         for row in rows
     ]
-    header = ["instead (estimates)", "chips", "req/s", "$/h", "$/M all", "what to type"]
+    header = ["alternatives (estimates)", "chips", "req/s", "$/h", "$/M all", "options"]
     return TextTable(header, cells)
 
 

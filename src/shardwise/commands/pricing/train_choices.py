@@ -79,21 +79,21 @@ class TrainChoices(HardwareWords):
         group="Choices of the plan",
     )
     context_method: str | None = option(
-        "Fix how attention sees a sequence that is cut over `context`.",
+        "Fix how attention works on a sequence sharded over `context`.",
         values=CONTEXT_METHODS,
         group="Choices of the plan",
     )
     expert_imbalance: float | str | None = option(
         "Load of the device with the busiest experts over the mean load, such as 1.2. Default: 1, "
-        "as benchmarks force it.",
+        "as in benchmarks.",
         metavar="RATIO",
         group="Choices of the plan",
         meaning="load of the device with the busiest experts over the mean",
     )
     software: str | None = option(
-        "Program that is to run the plan, or any for every plan that can be priced. Default: "
-        "what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan); jax is our own "
-        "(shardwise train).",
+        "Program that runs the plan, or any to search every plan that can be priced. Default: "
+        "what users of the chip run (TPU: maxtext, GPU: megatron or torchtitan); jax is our own "
+        "trainer (shardwise train).",
         values=WANTED,
         flag="--for",
         group="Choices of the plan",
@@ -107,28 +107,28 @@ class TrainChoices(HardwareWords):
         meaning="the optimizer",
     )
     offload: str | None = option(
-        "Keep the optimizer's state in the memory of the hosts, or never. Default: where nothing "
-        "else fits the slice.",
+        "Keep the optimizer's state in host memory, or never. Default: only if nothing else fits "
+        "the slice.",
         values=OFFLOADED,
         group="Choices of the plan",
         meaning="what lies in the memory of the hosts",
     )
     lora: int | str | None = option(
-        "Train LoRA adapters of this rank, the weights themselves frozen.",
+        "Train LoRA adapters of this rank; the weights are frozen.",
         kind="whole",
         metavar="RANK",
         group="Choices of the plan",
         meaning="the rank of LoRA adapters, beside which the weights are frozen",
     )
     targets: str | Sequence[str] | None = option(
-        "Matrices that have adapters, with commas (q_proj,v_proj). Default: all of the layers.",
+        "Matrices with adapters, separated by commas (q_proj,v_proj). Default: all of the layers.",
         metavar="NAMES",
         group="Choices of the plan",
         meaning="the matrices that have adapters",
     )
     quantize: str | None = option(
-        "How the frozen matrices beside adapters are stored (QLoRA): nf4 with double "
-        "quantisation, int8, or a checkpoint in 4 bits of gptq or awq.",
+        "How the frozen weights are stored (QLoRA): nf4 with double quantisation, int8, or a "
+        "4-bit checkpoint of gptq or awq.",
         values=QUANTIZED[1:],
         group="Choices of the plan",
         meaning="how the frozen matrices beside adapters are stored",
@@ -137,22 +137,22 @@ class TrainChoices(HardwareWords):
         "Bytes per chip to stay under, such as 80GiB.", group="Targets"
     )
     margin: float | str | None = option(
-        "Usable memory that a plan leaves free where one does, such as 10%. Default: by how "
-        "much predictions of such plans were short in 19 of 20 cases.",
+        "Share of usable memory to leave free, if a plan can, such as 10%. Default: 19 of 20 "
+        "predictions for plans like this were short by less.",
         metavar="SHARE",
         group="Targets",
         meaning="the share of memory that a plan leaves free where one does",
     )
     fastest: bool = switch(
-        "The fastest plan that fits; without it the answer is the simplest of the plans that "
-        "predictions cannot tell apart, and leaves memory free (see --margin).",
+        "Take the fastest plan that fits. Without it: the simplest of the plans that "
+        "predictions cannot tell apart, with memory left free (see --margin).",
         group="Targets",
         meaning="the fastest plan that fits, not the simplest of those as good",
     )
     objective: str = option(
-        "time: the fastest step on the slice. cost: the fewest dollars per token, if only the "
-        "chips in use are paid for; with --days the cheapest slice in time, all of whose chips "
-        "are. chips: the smallest part of the slice on which a plan fits, and the fastest "
+        "time: the fastest step on the slice. cost: the fewest dollars per token, counting only "
+        "chips in use; with --days the cheapest slice that meets the deadline, counting all its "
+        "chips. chips: the smallest part of the slice on which a plan fits, and the fastest "
         "plan there.",
         values=OBJECTIVES,
         default="time",
@@ -161,7 +161,7 @@ class TrainChoices(HardwareWords):
         meaning="what is made best: time, cost, or chips",
     )
     exhaustive: bool = switch(
-        "Price every legal plan, also where a floor shows that it cannot be the best: the same "
+        "Price every legal plan, even if a lower bound shows that it cannot be the best: the same "
         "answer, more slowly.",
         group="Choices of the plan",
     )
@@ -278,8 +278,7 @@ class TrainChoices(HardwareWords):
             return structure
         if not cfg.has_experts:
             raise BadRequest(
-                f"--expert-imbalance goes with routed experts, which {cfg.name} has not; leave it "
-                "out"
+                f"--expert-imbalance needs routed experts, and {cfg.name} has none; leave it out"
             )
         load = parse_total(self.expert_imbalance, "--expert-imbalance")
         if load < 1:
@@ -318,7 +317,7 @@ class TrainChoices(HardwareWords):
         for flag, value in (("--targets", self.targets), ("--quantize", self.quantize)):
             if value and not rank:
                 raise BadRequest(
-                    f"{flag} {value} is about the weights beside adapters; give --lora RANK too"
+                    f"{flag} {value} takes effect only with adapters; give --lora RANK too"
                 )
         check_choice(self.offload, "--offload", OFFLOADED)
         check_choice(self.quantize, "--quantize", QUANTIZED[1:])
@@ -342,8 +341,8 @@ class TrainChoices(HardwareWords):
         check_choice(stack, "--set stack", STACKS)
         if stack is not None and self.software != ANY:
             raise BadRequest(
-                f"--set stack={stack} goes with --for any; what a program runs is priced by its "
-                "own stack"
+                f"--set stack={stack} needs --for any: with a program named, its own stack prices "
+                "the plan"
             )
 
 
@@ -353,8 +352,8 @@ def _texts(sets: Words) -> dict[str, str]:
 
 ANY = WANTED[-1]
 _COARSELY = (
-    "by fewer choices (--coarse): without offloaded activations and rarer pipeline schedules; for "
-    "9 of 10 runs the plan is the full search's, and the step within 1 % (docs/lab/page.md)"
+    "--coarse left out offloaded activations and rarer pipeline schedules; for 9 of 10 runs it "
+    "finds the plan of the full search, and the step time is within 1 % (docs/lab/page.md)"
 )
 
 

@@ -90,10 +90,10 @@ def _runs_in(answer: TrainAnswer, result: PricedPlan, runs_in: str) -> Fact:
     none = "no program in particular (--for any)"
     if result.adapters and answer.plan.library == TRANSFORMERS:
         taken = target_for(answer.plan, answer.cfg, answer.piece)
-        written = f" (export --to {taken})" if taken else ", for which no export writes this plan"
+        written = f" (export --to {taken})" if taken else ", but no export can write this plan"
         none = f"PEFT and what builds on it{written}"
     if result.software != "any":
-        none = f"nothing: {software_row(result.software).title}, which it is for, refuses it"
+        none = f"nothing: the plan is for {software_row(result.software).title}, which refuses it"
     return Fact("runs in", runs_in or none)
 
 
@@ -124,10 +124,10 @@ def _load(plan: TrainPlan) -> list[Fact]:
     if not plan.ragged or (plan.degree("expert") == 1 and not plan.expert_over_tensor):
         return []
     if plan.expert_imbalance == 1:
-        return [Fact("experts", "even load, as benchmarks force it (expert_imbalance 1)")]
+        return [Fact("experts", "balanced load, as in benchmarks (expert_imbalance 1)")]
     apart = plan.degree("expert") * (plan.degree("tensor") if plan.expert_over_tensor else 1)
     said = f"the busiest device has {min(plan.expert_imbalance, apart):g} times the mean load"
-    most = ", the most that it can have" if plan.expert_imbalance > apart else ""
+    most = ", the maximum" if plan.expert_imbalance > apart else ""
     return [Fact("experts", said + most)]
 
 
@@ -146,8 +146,8 @@ def _step_text(result: PricedPlan) -> str:
     """The expected step time, and how far such predictions were off."""
     expected, found = format_seconds(result.step_seconds.expected), result.expected_80
     if found:
-        return f"{expected} (8 of 10 such runs: {format_seconds_between(found.low, found.high)})"
-    return f"{expected} (by the book's rates, of which nothing is taken off)"
+        return f"{expected} (8 of 10 runs: {format_seconds_between(found.low, found.high)})"
+    return f"{expected} (at the book's rates, without derating)"
 
 
 def measured_text(run: MeasuredRun) -> str:
@@ -184,7 +184,7 @@ def where_table(parts: Mapping[str, float], title: str) -> TextTable:
 
 
 _EXPLAINED = {
-    "math below peak": "math below peak (what kernels lose)",
+    "math below peak": "math below peak (kernel inefficiency)",
 }
 """What a name of a part means, where it is not plain."""
 
@@ -196,7 +196,7 @@ def train_detail(
     yield wrapped(result.slice_means, 0, 2)
     for line in result.placement:
         yield f"  {line}"
-    yield f"  {result.chips_used:,} chips used, {result.chips_idle:,} idle"
+    yield f"  {many(result.chips_used, 'chip')} used, {result.chips_idle:,} idle"
     for name in (*first_matmuls(answer.cfg), "activations"):
         yield f"  {name}: {result.layouts[name]}"
     yield from _sends(answer)
@@ -219,7 +219,7 @@ def _sends(answer: TrainAnswer) -> Page:
     how = "once to each device that has one of their experts"
     if sender == "alltoall" or not plan.ragged:
         how = "once to each of their experts" if plan.ragged else "into slots of a fixed number"
-    by = sender or f"an exchange of {plan.stack}'s own"
+    by = sender or f"{plan.stack}'s own exchange"
     named = "" if plan.dispatcher else " (the plan names no dispatcher)"
     yield wrapped(f"tokens are sent to experts by {by}{named}, {how}", 2)
 
@@ -236,16 +236,16 @@ def _bounds(answer: TrainAnswer, result: PricedPlan) -> Page:
         ],
     )
     yield wrapped(
-        "lower: the busiest resource at its peak rate, nothing else; upper: nothing overlaps. How "
-        "far predictions were off is another range, that of 8 of 10",
+        "lower: only the busiest resource, at its peak rate; upper: nothing overlaps. The range of "
+        "8 of 10 runs is another one: it shows the error of predictions",
         2,
     )
     found = result.expected_80
     if found:
         yield wrapped(
-            f"8 of 10: by how far {found.runs} published runs of {found.groups} groups "
-            "(publisher and software) were missed by constants that had not seen them, wider or "
-            "narrower as those with the features of this plan were (docs/lab/fit.md)",
+            f"8 of 10: from the errors on {found.runs} published runs in {found.groups} groups "
+            "(publisher and software), each predicted without its own group; the range is scaled "
+            "by the errors on runs that share features with this plan (docs/lab/fit.md)",
             2,
         )
         if found.why:
@@ -253,14 +253,14 @@ def _bounds(answer: TrainAnswer, result: PricedPlan) -> Page:
     yield wrapped(
         f"MFU {result.mfu:.1%} (by 6*N*D {result.mfu_6nd:.1%}) of dense "
         f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} in "
-        f"{plan.dtypes.compute} per chip, all "
-        f"{answer.piece.chips:,} chips; limited by {result.bound_by}",
+        f"{plan.dtypes.compute} per chip, over "
+        f"{many(answer.piece.chips, 'chip')}; limited by {result.bound_by}",
         2,
     )
     yield from _widths(result.math_dtypes, plan)
     if result.tokens_per_joule_upper:
         yield wrapped(
-            f"at most {sig(result.tokens_per_joule_upper)} tokens per joule of the chips at "
+            f"at most {sig(result.tokens_per_joule_upper)} tokens per joule: all chips at "
             "their rated power (hosts, networks and cooling draw more)",
             2,
         )
@@ -273,9 +273,9 @@ def _widths(math: Sequence[MathDtype], plan: TrainPlan) -> Page:
     if dtype_bytes(narrow) >= 2 or not rest:
         return
     share = sum(row.share for row in math if row.dtype == narrow)
-    stays = (f"in {r.dtype} stay {', '.join(r.components)} ({r.share:.1%})" for r in rest)
+    stays = (f"in {r.dtype}: {', '.join(r.components)} ({r.share:.1%})" for r in rest)
     yield wrapped(
-        f"{share:.1%} of the FLOPs are in {narrow}; {'; '.join(stays)}, norms and activations; "
+        f"{share:.1%} of the FLOPs run in {narrow}; {'; '.join(stays)}, norms and activations; "
         f"parameters are stored in {plan.dtypes.param}, gradients in {plan.dtypes.grad}",
         2,
     )
@@ -285,7 +285,7 @@ def _ops(result: PricedPlan) -> Page:
     """The longest ops: of the step, of their roofline, and what the rates behind them are."""
     expected = result.step_seconds.expected
     yield TextTable(
-        ["op (all its runs)", "stream", "seconds", "of step", "of roofline", "rate"],
+        ["op (all runs)", "stream", "seconds", "of step", "of roofline", "rate"],
         [
             [f"{t.name} ({t.phase})", t.stream, format_seconds(t.seconds),
              f"{t.seconds / expected:.0%}", f"{t.roofline_share:.0%}", _basis(t)]
@@ -296,7 +296,9 @@ def _ops(result: PricedPlan) -> Page:
     known = {rest.constant: rest for t in result.top_ops for rest in t.rests_on}
     rates = (f"{path} {sig(rest.value)} {rest.basis}" for path, rest in known.items())
     if known:
-        yield wrapped(f"of roofline: at the peak over expected; rates: {', '.join(rates)}", 2)
+        yield wrapped(
+            f"of roofline: time at the peak over expected time; rates: {', '.join(rates)}", 2
+        )
 
 
 def _basis(op: TrainOp) -> str:
@@ -311,9 +313,9 @@ def _stages(stages: Sequence[StageMemory]) -> Page:
     peaks = [stage.peak_bytes_per_chip for stage in stages]
     fullest = max(stages, key=lambda stage: stage.peak_bytes_per_chip)
     yield wrapped(
-        f"peaks of the {len(stages)} stages: {format_gib(min(peaks))} to "
-        f"{format_gib(max(peaks))}, stage {fullest.stage} with {fullest.layers} layers the "
-        f"fullest ({fullest.at})",
+        f"peak memory of the {len(stages)} stages: {format_gib(min(peaks))} to "
+        f"{format_gib(max(peaks))}; stage {fullest.stage} has the most, with {fullest.layers} "
+        f"layers ({fullest.at})",
         2,
     )
 
@@ -333,9 +335,9 @@ def _choices_text(plan: TrainPlan) -> str:
         stored = [axis for axis in plan.storage_axes if plan.degree(axis) > 1]
         said.append(f"parameters stored over {'+'.join(stored)}" if stored else "")
     if plan.weight_gather != "per_pass":
-        said.append(f"parameters gathered once a {plan.weight_gather.removeprefix('per_')}")
+        said.append(f"parameters gathered once per {plan.weight_gather.removeprefix('per_')}")
     if plan.gradient_reduce == "per_step":
-        said.append("gradients reduced once a step")
+        said.append("gradients reduced once per step")
     said += _kernels(plan)
     return "".join(f", {text}" for text in said if text)
 
@@ -354,7 +356,7 @@ def _kernels(plan: TrainPlan) -> list[str]:
     if plan.dispatcher is not None:
         said.append(f"tokens sent by {plan.dispatcher}")
     if plan.grouped_kernel != USUAL.grouped_kernel:
-        said.append("experts' products in one kernel")
+        said.append("experts' matmuls in one kernel")
     if plan.wide:
         said.append(f"{'+'.join(plan.wide)} in 16 bits")
     return said

@@ -38,12 +38,12 @@ def _run(about: str) -> Option:
     return Option(about=about, group="A whole run")
 
 
-MFU = _run("Replace the expected time by this share of peak (with --tokens).")
-PARAMS = _run("Replace the parameter count in --mfu's arithmetic, such as 70e9.")
-STRAGGLER = _run("Slowest chip's step time over the typical one's, such as 1.05.")
+MFU = _run("Take this share of peak in place of the expected time (with --tokens).")
+PARAMS = _run("With --mfu: take this parameter count, such as 70e9.")
+STRAGGLER = _run("Step time of the slowest chip over the typical one, such as 1.05.")
 CHIP_MTBF = _run("Time between failures of one chip with its host, such as 10y.")
 CHECKPOINT_TIME = _run("Time that training stops for a checkpoint, such as 30s.")
-CHECKPOINT_INTERVAL = _run("Training between checkpoints; the best one where not given.")
+CHECKPOINT_INTERVAL = _run("Time between checkpoints. Default: the best one.")
 RESTART_TIME = _run("Time from a failure to the first new step, such as 10min.")
 """What each word of a run is on the command line."""
 
@@ -107,7 +107,7 @@ RUN_WORDS = ("tokens", "mfu", "params", "straggler", *_LOSSES)
 MEASURE = "a few runs of yours narrow it (--evidence RUNS.csv)"
 """What a reader can do about a wide range."""
 Between = DaysBetween | None
-"""The days of 8 of 10 such runs, where a range is known."""
+"""The days of 8 of 10 runs, where a range is known."""
 
 
 def run_facts(run: WholeRun) -> list[Fact]:
@@ -125,7 +125,7 @@ def run_facts(run: WholeRun) -> list[Fact]:
 
 
 def days_text(days: float, between: Between, deadline: float | None = None, unit: str = "") -> str:
-    """Days with the range of 8 of 10 such runs, and whether both ends keep a deadline.
+    """Days with the range of 8 of 10 runs, and whether both ends keep a deadline.
 
     >>> days_text(27, DaysBetween(low=24.1, high=32.4), 30, " days")
     '27 days (24.1 to 32.4: may be late)'
@@ -147,7 +147,7 @@ def slow_end(between: Between, deadline: float | None) -> str:
     if between is None or deadline is None or between.high <= deadline:
         return ""
     return (
-        f"8 of 10 such runs take {sig(between.low)} to {sig(between.high)} days: the slow "
+        f"8 of 10 runs take {sig(between.low)} to {sig(between.high)} days: the slow "
         f"end misses --days {sig(deadline)}"
     )
 
@@ -181,9 +181,9 @@ def own_text(found: ExpectedRange, *, spread: bool = True) -> str:
     assert own is not None, "only of runs of one's own"
     of = f"{many(own.rows, 'run')} of {own.table}"
     if not own.like:
-        return f"none of the {of} is like this plan, so they move nothing"
+        return f"none of the {of} is like this plan, so they change nothing"
     if own.like < own.rows:
-        of = f"{own.like} of the {of} (the others are about something else)"
+        of = f"{own.like} of the {of} (the others differ from this plan)"
     moved = compared_text(own.times, "published runs suggest")
     widths = [one.high / one.low for one in (own, found)]
     ends = [f"{sig(times)}x" for times in widths]
@@ -218,7 +218,7 @@ def _lost_text(good: Goodput) -> str:
     """Where the time that does not train goes, and what a straggler costs of the rest."""
     held = 1 - good.straggler
     parts = f"checkpoint {good.checkpoint / held:.1%}, failures {good.failures / held:.1%}"
-    left = f"; with the longer steps {good.share:.1%} of the speed is left"
+    left = f"; with the longer steps {good.share:.1%} of the speed remains"
     return f"trains {_trains_text(good)}; lost to {parts}{left if good.straggler else ''}"
 
 
@@ -238,8 +238,8 @@ def idle_unpaid(best: TrainAnswer, run: WholeRun | None, objective: str) -> Sequ
     paid = ""
     if run is not None and run.usd is not None and run.usd_idle is not None:
         paid = f", {format_usd(run.usd - run.usd_idle)} of the run's {format_usd(run.usd)}"
-    used = f"--objective cost counts those in use alone{paid}"
-    remedy = f"plan on {best.chips_used:,}, or leave it out where all are paid for"
+    used = f"--objective cost counts only chips in use{paid}"
+    remedy = f"plan on {best.chips_used:,}, or leave --objective out if you pay for all"
     return [f"{best.chips_idle:,} of {best.piece.chips:,} chips stay idle: {used}; {remedy}"]
 
 
@@ -250,8 +250,8 @@ def late_run(run: WholeRun | None) -> Sequence[str]:
     if run.keeps_deadline:
         slow = slow_end(run.days_80, run.deadline_days)
         return [f"{slow}; {_with_room(run)}"] if slow else []
-    late = f"late: {sig(run.days)} days, where --days allows {sig(run.deadline_days)}"
-    return [f"{late}; give more chips, or a bare chip (--on v5p) for as many as it takes"]
+    late = f"late: {sig(run.days)} days, and --days allows {sig(run.deadline_days)}"
+    return [f"{late}; give more chips, or a bare chip (--on v5p) to find how many it takes"]
 
 
 def _with_room(run: WholeRun) -> str:

@@ -53,11 +53,11 @@ class KeptProgram(Record):
     fits: bool
     """Whether it fits the memory."""
     texts: Mapping[str, str]
-    """What its lines say, by file:line."""
+    """Text of its source lines, by file:line."""
     hlo: str
     """Its text."""
     buffers: Sequence[Buffer]
-    """What lies in memory."""
+    """Buffers in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +73,9 @@ class ProgramAgainst(Record):
     costs: float
     """By what share this one takes longer; below 0 where it is faster."""
     versions: Sequence[str]
-    """What was not the same: versions of jax and of the compiler."""
+    """Versions of jax and of the compiler that differ."""
     places: Sequence[str]
-    """What the two are for, where it is not the same: slices, or the axes of their meshes."""
+    """Slices or mesh axes that differ."""
     lines: Sequence[LineChange]
     """Lines whose seconds differ: first what costs most more, last what saves most."""
     collectives: Sequence[CollectiveChange]
@@ -119,8 +119,8 @@ def load_program(path: Path) -> KeptProgram:
         return record_of(KeptProgram, read_json(path, "the kept program", most=MOST_BYTES))
     except ValueError:
         raise BadRequest(
-            f"--against '{path}' is no program that `shardwise explain --save FILE` wrote; write "
-            "one of the state before, or name a function"
+            f"--against '{path}' is not a file of `shardwise explain --save FILE`; save "
+            "the earlier program, or name a function"
         ) from None
 
 
@@ -208,7 +208,7 @@ def slower(found: ProgramAgainst, most: str) -> str:
     text = most.strip()
     if slices := [place for place in found.places if place.startswith("slice ")]:
         raise BadRequest(
-            f"--fail-over is of two programs for one slice, and '{found.other}' is for another "
+            f"--fail-over compares two programs on one slice, and '{found.other}' is for another "
             f"({slices[0]}); compile both for the same --on"
         )
     share = number(text.removesuffix("%"), "--fail-over", least=0, most=1e6)
@@ -223,7 +223,7 @@ def slower(found: ProgramAgainst, most: str) -> str:
 
 def against_page(found: ProgramAgainst, short: Callable[[str], str]) -> Page:
     """What came, what went and what it costs."""
-    gain = "longer" if found.costs > 0 else "less"
+    gain = "longer" if found.costs > 0 else "shorter"
     yield wrapped(
         f"against {found.other}: {format_seconds(found.before)} before, "
         f"{format_seconds(found.after)} now, {100 * abs(found.costs):.1f} % {gain}"
@@ -233,18 +233,18 @@ def against_page(found: ProgramAgainst, short: Callable[[str], str]) -> Page:
     )
     if found.places:
         yield wrapped(
-            f"The two are for different machines ({'; '.join(found.places)}): seconds and bytes "
-            "differ by these, too.",
+            f"The two are for different machines ({'; '.join(found.places)}): this also changes "
+            "seconds and bytes.",
             0,
             2,
         )
-    for word, findings in (("came", found.came), ("went", found.went)):
+    for word, findings in (("new", found.came), ("gone", found.went)):
         for f in findings:
             yield wrapped(
                 f"{word}: {f.rule}, {format_seconds(f.seconds)} at {short(f.where)}: {f.what}", 0, 2
             )
     if not found.lines and not found.collectives:
-        yield "No line takes another time, and no collective moves other bytes."
+        yield "No line changes its time, and no collective its bytes."
         return
     yield ""
     yield TextTable(

@@ -83,7 +83,7 @@ class CompiledCandidate(Generic[Planned]):
             if not compiled.fits:
                 over = format_gib(compiled.needed_bytes - compiled.capacity_bytes)
                 which = "" if program.phase == "train" else f"{program.phase} "
-                return f"{which}does not fit: {over} beyond"
+                return f"{which}does not fit: {over} too much"
         return self.failure
 
     def findings(self, piece: Slice) -> list[PhaseFinding]:
@@ -185,7 +185,8 @@ def nothing(found: Sequence[CompiledCandidate[Any]]) -> ShardwiseError:
         return ShardwiseError(f"no plan could be compiled: {found[0].failure}")
     said = "; ".join(f"{mesh_text(c.plan.mesh)} {c.refusal}" for c in found)
     return NoFeasiblePlan(
-        f"of the first {len(found)} plans none fits as compiled ({said}); leave room with --max-hbm"
+        f"none of the first {len(found)} plans fits once compiled ({said}); leave room with "
+        "--max-hbm"
     )
 
 
@@ -219,10 +220,10 @@ def beside(compiled: float, predicted: float) -> str:
     """Compiled seconds with how far they lie from the predicted ones.
 
     >>> beside(0.012, 0.010)
-    '12 ms (+20 % beside predicted)'
+    '12 ms (+20 % against predicted)'
     """
     more = compiled / predicted - 1
-    return f"{format_seconds(compiled)} ({100 * more:+.0f} % beside predicted)"
+    return f"{format_seconds(compiled)} ({100 * more:+.0f} % against predicted)"
 
 
 def compiler_of(program: PlanProgram) -> str:

@@ -26,7 +26,7 @@ from shardwise.units import format_bytes, format_count, format_gib, format_secon
 
 PARTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "step": ("step time", format_seconds),
-    "seconds": ("seconds by op class, one after the other", format_seconds),
+    "seconds": ("seconds by op class, without overlap", format_seconds),
     "flops": ("FLOPs by op class", format_count),
     "hbm_bytes": ("HBM bytes by op class", format_bytes),
     "collective_bytes": ("bytes V by collective", format_bytes),
@@ -43,15 +43,15 @@ LEAST = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest(ProgramRequest):
-    """Hold a plan beside its programs, as compiled for a slice that is not here. The measured
-    seconds of a `capture` stand beside both."""
+    """Compare a plan with its compiled programs; no accelerator is needed. `capture` adds measured
+    seconds."""
 
     COMMAND: ClassVar[str] = "compare"
 
     what: Any = field(kw_only=False, metadata=place("PLAN"))
     phase: str | None = option("Default: all.", values=PHASES)
     capture: str | Path | None = option(
-        "A capture of the program (.xplane.pb or trace.json.gz): measured beside both.",
+        "A capture of the program (.xplane.pb or trace.json.gz): adds measured times.",
         kind="path",
         metavar="FILE",
         group="Beside the answer",
@@ -60,12 +60,12 @@ class CompareRequest(ProgramRequest):
     def answer(self, watch: Any = None) -> "ProgramsCompared":
         """Compile and compare; `watch` hears what the compiling process is at."""
         if is_function(self.what):
-            name = f"'{self.what}' is a function, of which nothing is planned"
+            name = f"'{self.what}' is a function and has no plan"
             raise BadRequest(f"{name}; name a plan's file")
         captured = None if self.capture is None else read_trace(Path(self.capture))
         done = self.planned(words(self.phase or ()), watch)
         if self.capture is not None and len(done.programs) > 1:
-            raise BadRequest("--capture is a capture of one program; say which with --phase")
+            raise BadRequest("--capture is a capture of one program; name it with --phase")
         compared = tuple(compare_program(done.priced, p, captured) for p in done.programs)
         lacking = [p for p in done.programs if not p.compiled.fits]
         return ProgramsCompared(
@@ -78,7 +78,7 @@ class CompareRequest(ProgramRequest):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ProgramsCompared(Answer):
-    """Each program of a plan beside the plan; `misses` says why programs do not fit."""
+    """Each program of a plan, compared with the plan; `misses` says why programs do not fit."""
 
     programs: Sequence[Compared]
     """Each program, in the order of the phases."""

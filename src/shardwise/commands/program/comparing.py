@@ -54,7 +54,7 @@ class ComparedFigure(Record):
     """One figure by its three producers."""
 
     what: str
-    """Of what it is."""
+    """Name of the row."""
     predicted: float | None
     """As planned; null where nothing is."""
     compiled: float | None
@@ -325,7 +325,7 @@ def memory_sentences(
             origin = short_op(largest.op) or largest.name
             source = f" ({short_source(largest.source)})" if largest.source else ""
             yield (
-                f"the program assigns {format_gib(row.difference)} more {what} than planned; its "
+                f"the program assigns {format_gib(row.difference)} more {what} than planned; the "
                 f"largest is {largest.shape} of {origin}{source}, {format_gib(largest.bytes)}"
             )
         elif row.difference < 0:
@@ -363,12 +363,12 @@ def _remark(program: PlanProgram, rows: Mapping[str, ComparedFigure], row: Compa
     """Of all-reduces that they stand for reduce-scatters, of matmuls what runs again."""
     twin = rows.get(row.what.replace("all_reduce", "reduce_scatter"), row)
     if row.difference > 0 > twin.difference:
-        return ": sums that are planned as reduce-scatters are made whole, then cut"
+        return ": planned reduce-scatters became an all-reduce and a slice"
     if (row.part, row.what) != ("flops", "matmul"):
         return ""
     ops = program.work.work.where(lambda op: op.op_class == "matmul" and op.phase == "recompute")
     again = float(ops.flops())
-    return f"; {format_count(again)} are a forward pass run again" if again else ""
+    return f"; {format_count(again)} come from recomputing the forward pass" if again else ""
 
 
 MEANINGS = {**rules.RULES, **ADDED, **SERVED}
@@ -390,7 +390,7 @@ def rewrite_sentences(priced: Priced, program: PlanProgram, cfg: ModelConfig) ->
                 f"planned, {format_bytes(note.compiled)} compiled ({MEANINGS[note.rule]})"
             )
     if found.left > least:
-        yield f"{format_bytes(found.left)} of collectives are explained by no rewrite"
+        yield f"{format_bytes(found.left)} of collectives are not explained by any known rewrite"
 
 
 def _largest(program: PlanProgram, part: str, what: str) -> HloOp | None:
@@ -426,6 +426,6 @@ def scope_sentences(made: Sums) -> Iterator[str]:
     for part, name in zip(BY_KEY, ("FLOPs", "HBM bytes", "collective bytes"), strict=True):
         total = sum(float(sums[part]) for sums in made.values())
         none = sum(float(sums[part]) for key, sums in made.items() if not key.component)
-        lost += [f"{none / total:.1%} of its {name}"] if total else []
+        lost += [f"{none / total:.1%} of the {name}"] if total else []
     if lost:
-        yield f"of the program no named scope covers {', '.join(lost)}"
+        yield f"outside any named scope: {', '.join(lost)}"

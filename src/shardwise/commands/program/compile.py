@@ -37,9 +37,10 @@ class CompileRequest(ProgramRequest):
 
     COMMAND: ClassVar[str] = "compile"
 
-    phases: Words = several("Of a serving plan; all.", flag="--phase", values=PHASES)
+    phases: Words = several("Step of a serving plan. Default: all.", flag="--phase", values=PHASES)
     stages: str | int | None = option(
-        "Follow one op from jaxpr to schedule: the dearest, or a rank, FILE:LINE, scope or name.",
+        "Follow one op from jaxpr to schedule: the most expensive, or a rank, FILE:LINE, scope or "
+        "name.",
         alone="dearest",
         metavar="[OP]",
         group="Beside the answer",
@@ -72,7 +73,7 @@ class CompileRequest(ProgramRequest):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CompiledPrograms(Answer):
-    """Programs, each with what was predicted beside what the compiler made."""
+    """Programs, each with predicted and compiled figures."""
 
     programs: Sequence[ProgramResult]
     """Each program, in the order of the phases."""
@@ -196,10 +197,10 @@ def _to_the_peak(r: ProgramResult, found: Mapping[str, float]) -> list[list[str]
     kinds = r.memory_by_kind.compiled
     rows = {name: size for name, size in found.items() if name not in (*SHARED, "host")}
     if own := kinds.get("outputs", 0) - kinds.get("aliased", 0):
-        rows |= {"outputs that are no arguments": own}
+        rows |= {"outputs that are not arguments": own}
     peak = r.peak_bytes.compiled
     if left := peak - sum(rows.values()):
-        rows["padding and the program" if left > 0 else "not alive at the peak"] = left
+        rows["padding and program code" if left > 0 else "not alive at the peak"] = left
     text = [[n, f"-{format_bytes(-s)}" if s < 0 else format_bytes(s)] for n, s in rows.items()]
     return [*text, ["peak", format_bytes(peak)]]
 
@@ -210,7 +211,7 @@ def _uncounted(r: ProgramResult) -> str:
     some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (
         f"{r.phase}: {many(len(names), 'op')} without FLOPs or bytes in the compiled text, such "
-        f"as kernels of Pallas, are not in its figures: {some}"
+        f"as Pallas kernels, are not counted: {some}"
     )
 
 

@@ -86,7 +86,7 @@ class CollectiveBeside(Record):
     """Collectives of one kind over some axes, as planned and as compiled."""
 
     kind: str
-    """What they do."""
+    """Kind of the collectives."""
     axes: Sequence[str]
     """The mesh axes that they go over."""
     predicted: Sent | None
@@ -116,7 +116,7 @@ class ProgramResult(Record):
     fits: bool
     """Whether it fits a device's memory."""
     refusal: str
-    """What the compiler says of one that does not; "" of one that does."""
+    """Message of the compiler if it does not fit, else empty."""
     shortfall: str
     """By how much it does not, its largest buffers and what would help; "" where it does."""
     usable_bytes: float
@@ -132,7 +132,7 @@ class ProgramResult(Record):
     collectives: Sequence[CollectiveBeside]
     """Each kind over each set of axes."""
     unknown_ops: Sequence[str]
-    """Ops of which the compiled text tells neither FLOPs nor bytes."""
+    """Ops without FLOPs and bytes in the compiled text."""
     buffers: Sequence[Buffer]
     """The largest places in memory."""
     cached: bool
@@ -144,7 +144,7 @@ class ProgramResult(Record):
     versions: Mapping[str, str]
     """Versions of the compiler and of what wrote the program."""
     key: str
-    """What the program is kept under."""
+    """Key of the program in the cache."""
     stages: Stages | None = part()
     """One op at every stage of the compiler (--stages)."""
 

@@ -122,7 +122,8 @@ def compile_plan(
     for phase in phases:
         if phase not in PHASES[type(plan)]:
             raise BadRequest(
-                f"--phase {phase} is none of this plan's: {', '.join(PHASES[type(plan)])}"
+                f"--phase {phase} is not a step of this plan; choose "
+                f"{', '.join(PHASES[type(plan)])}"
             )
     need_parts()
     priced = price_plan(plan, hardware)
@@ -145,7 +146,7 @@ def compile_plan(
         programs.append(replace(made, priced=own))
         if chunk:
             notes.append(
-                f"a prefill step is of one chunk: compiled and predicted for a prompt of "
+                f"a prefill step takes one chunk: compiled and predicted for a prompt of "
                 f"{chunk.input_length:,} tokens"
             )
     return CompiledPlan(priced=priced, programs=tuple(programs), notes=tuple(notes))
@@ -157,8 +158,8 @@ def _of_held(plan: ServePlan, hardware: Hardware) -> tuple[ServePlan, list[str]]
     if held >= plan.batch:
         return plan, []
     note = (
-        f"compiled with {held:,} sequences, which the plan's pages hold at full length, of "
-        f"its {plan.batch:,} at most; --set batch=N compiles others"
+        f"compiled with {held:,} of at most {plan.batch:,} sequences: the plan's pages hold "
+        "no more at full length; --set batch=N compiles others"
     )
     return replace(plan, batch=held), [note]
 
@@ -359,8 +360,8 @@ def shortfall(program: PlanProgram, plan: TrainPlan | ServePlan | None = None) -
 _SHOWN = 1e-3
 """The least share of the memory that a buffer has to be named."""
 _SMALLER = (
-    "donate arguments that an output may replace (donate_argnums), cut more dims over the mesh, "
-    "take a smaller batch, or jax.checkpoint what a backward pass keeps"
+    "donate arguments that an output may replace (donate_argnums), shard more dims over the mesh, "
+    "take a smaller batch, or use jax.checkpoint on what a backward pass keeps"
 )
 
 

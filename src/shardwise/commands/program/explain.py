@@ -59,41 +59,42 @@ class ExplainRequest(ProgramRequest):
     COMMAND: ClassVar[str] = "explain"
     READS_COMPILED: ClassVar[bool] = True
 
-    phase: str | None = option("Of a plan.", values=PHASES)
+    phase: str | None = option("Step of a plan to explain.", values=PHASES)
     quick: bool = switch(
-        "Only what XLA's partitioner says: communication, sharding, dtypes; in seconds.",
-        group="How much is said",
+        "Partition only: communication, sharding and dtypes, within seconds.",
+        group="Level of detail",
         meaning="partition the program and do not compile it: communication, sharding, duplicated "
         "work and dtypes, within seconds and without the chip's compiler",
     )
     package: Words = several(
-        "An installed project: its lines are told as yours, as those of MODULE's are.",
+        "Show the lines of this installed package as your own, as those of MODULE are.",
         metavar="NAME",
         group="What is planned",
         meaning="installed packages whose lines are told as the user's own, beside the package of "
         "MODULE; other installed ones are told by the part of the model that they compute",
     )
     against: Any = option(
-        "The program before, a function or a file of --save: what came, went and costs.",
+        "Compare with an earlier program, a function or a file of --save: new, gone and slower "
+        "parts.",
         metavar="MODULE:NAME|FILE",
     )
     fail_over: str | None = option(
-        "Ends with code 1 where the step takes more than that longer.",
+        "Exit with code 1 if the step takes longer by more than this.",
         metavar="3%",
-        group="How much is said",
+        group="Level of detail",
         meaning="the share by which a step may take longer than the one of --against",
     )
 
     try_: bool = switch(
-        "Compile the cures that a call can make, and say what they save.",
-        group="How much is said",
+        "Compile remedies that a call can make, and show what they save.",
+        group="Level of detail",
         meaning="compile the cures that a call can make (donated arguments, other layouts), three "
         "at most, and say what they save",
     )
 
     issue: bool = switch(
-        "The dearest finding as Markdown for a maintainer, with a reproducer.",
-        group="How much is said",
+        "Print the most expensive finding as Markdown for a maintainer, with a reproducer.",
+        group="Level of detail",
         meaning="print the dearest finding as Markdown for a maintainer: op, cost, versions and a "
         "program of JAX alone that shows it",
     )
@@ -101,7 +102,7 @@ class ExplainRequest(ProgramRequest):
     def answer(self, watch: Any = None) -> "ProgramExplained":
         """Compile and explain; `watch` hears what the compiling process is at."""
         if self.fail_over is not None and self.against is None:
-            raise BadRequest("--fail-over is of two programs; name the other one with --against")
+            raise BadRequest("--fail-over compares two programs; name the other one with --against")
         for given, flag in ((self.try_, "--try calls"), (self.issue, "--issue reports")):
             if given and not (is_function(self.what) and isinstance(self.what, str)):
                 raise BadRequest(f"{flag} a function of yours; give one as MODULE:FUNCTION")
@@ -121,7 +122,7 @@ class ExplainRequest(ProgramRequest):
                 Hardware(files=self.hw_files),
                 self._packages(compiled.hlo),
             )
-        unfit = "the program does not fit; times are of what would run"
+        unfit = "the program does not fit; times are those it would have"
         return ProgramExplained.of(
             explained_program(
                 program.phase, compiled.slice, explanation, partitioned=compiled.partitioned
@@ -145,8 +146,8 @@ class ExplainRequest(ProgramRequest):
         for name in words(self.package):
             if name not in has:
                 raise BadRequest(
-                    f"--package '{name}': the program has no line of such an installed package; "
-                    f"it has lines of {', '.join(has) or 'none'}"
+                    f"--package '{name}': the program has no line of an installed package of that "
+                    f"name; it has lines of {', '.join(has) or 'none'}"
                 )
         named = isinstance(self.what, str) and is_function(self.what)
         module = (str(self.what).partition(":")[0].partition(".")[0],) if named else ()
@@ -224,8 +225,8 @@ def _explained_page(r: ExplainedProgram) -> Page:
     yield wrapped(
         f"{r.phase} on {r.slice}, compiled: {format_seconds(step.expected)} per step "
         f"({format_seconds(step.lower)} at least, {format_seconds(step.upper)} at most), "
-        f"matrix units at their peak for {100 * r.hfu:.1f} % of it, "
-        f"{format_seconds(r.exposed_communication)} of it waiting for networks",
+        f"matrix units at their peak for {100 * r.hfu:.1f} % of the step, "
+        f"{format_seconds(r.exposed_communication)} waiting for networks",
         0,
         2,
     )
@@ -248,9 +249,9 @@ def _mistakes(r: ExplainedProgram) -> Page:
 def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]) -> Page:
     wires = sum(c.seconds for c in collectives)
     yield wrapped(
-        f"{r.phase} on {r.slice}, partitioned and not compiled: its products take "
+        f"{r.phase} on {r.slice}, partitioned and not compiled: its matmuls take "
         f"{format_seconds(r.streams.get('compute', 0.0))} per step at the roofline, its "
-        f"collectives {format_seconds(wires)}, each by itself",
+        f"collectives {format_seconds(wires)}, without overlap",
         0,
         2,
     )
@@ -288,13 +289,13 @@ def _causes(r: ExplainedProgram) -> TextTable:
     shown = [c for c in r.causes if c.share >= WORTH][:SHOWN]
     others = sum(c.seconds for c in r.causes) - sum(c.seconds for c in shown)
     rows = [
-        ("floor: its ops at the chip's peaks", r.floor_seconds, ""),
+        ("floor: its ops at peak rates", r.floor_seconds, ""),
         *((c.name, c.seconds, _short(c.where)) for c in shown),
         ("other causes", others, ""),
         ("unknown", unknown, _short(r.unknown[0].where) if r.unknown else ""),
     ]
     return TextTable(
-        ["why it takes so long", "time", "of step", "most of it at"],
+        ["why it takes so long", "time", "of step", "mostly at"],
         [
             [name, format_seconds(seconds), f"{100 * seconds / step:.1f} %", where]
             for name, seconds, where in rows
@@ -317,11 +318,11 @@ def _findings(r: ExplainedProgram) -> Page:
         yield wrapped(said, 2)
         yield from (f"    {line}" for line in code)
     if not r.findings:
-        yield "No findings: no mistake that is looked for costs 1 % of the step."
+        yield "No findings: no known mistake costs 1 % of the step."
         if wait := r.longest_wait:
             yield wrapped(
                 f"It waits {format_seconds(wait.exposed)} at {_short(wait.where)}, bound by "
-                f"{wait.bound_by}: what these layouts cost; another cut of what is exchanged, a "
+                f"{wait.bound_by}. These layouts need it; another sharding, a "
                 "larger batch or another mesh may wait less."
             )
 

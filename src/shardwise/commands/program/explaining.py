@@ -70,7 +70,7 @@ def write_graph(path: Path, graph: OpGraph, title: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ArgumentLayout(Record):
-    """How an argument of a program lies on the mesh."""
+    """Sharding of an argument of a program."""
 
     name: str
     """Its name."""
@@ -99,7 +99,7 @@ class LongestWait(Record):
     exposed: float
     """Seconds per step that it waits."""
     bound_by: str
-    """What it waits for."""
+    """Resource that it waits for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class ExplainedProgram(Record):
     longest_wait: LongestWait | None
     """The line that waits longest; null where none waits for 1 % of the step."""
     unknown_ops: Sequence[str]
-    """Ops of which the compiled text tells neither FLOPs nor bytes."""
+    """Ops without FLOPs and bytes in the compiled text."""
     uncounted_loops: Sequence[str]
     """Loops whose rounds the text does not tell; they count once."""
     collectives: Sequence[LineCollective] | None = part()

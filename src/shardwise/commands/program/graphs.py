@@ -28,9 +28,9 @@ def with_graphs(
     note = (
         f"{many(len(measured.graphs), 'CUDA graph')} of {many(inside, 'op')} "
         f"({format_seconds(sum(measured.graphs.values()))} per step) are one event each in the "
-        "capture, which names none of their kernels: an op has its share of that by "
-        f"{'its compiled seconds' if priced is not None else 'the bytes that it moves'}. Capture "
-        "with XLA_FLAGS=--xla_gpu_enable_command_buffer= to time each kernel"
+        "capture, without their kernels: time is shared among ops by "
+        f"{'their compiled seconds' if priced is not None else 'the bytes that they move'}. "
+        "Capture with XLA_FLAGS=--xla_gpu_enable_command_buffer= to time each kernel"
     )
     return shared_out(measured, weight), [note]
 
@@ -49,8 +49,8 @@ def captured_without(seconds: Sequence[float], without: Sequence[float]) -> list
     graphs, plain = median(seconds), median(without)
     more = f"{abs(plain / graphs - 1):.0%} {'longer' if plain >= graphs else 'shorter'}"
     said = (
-        "CUDA graphs were switched off for the capture (xla_gpu_enable_command_buffer), as it has "
-        f"no kernels of a graph: a step takes {format_seconds(plain)} so, {more} than the "
-        f"{format_seconds(graphs)} with them, and the seconds of ops are of the step without"
+        "CUDA graphs were off for the capture (xla_gpu_enable_command_buffer), because it would "
+        f"not show their kernels: a step takes {format_seconds(plain)}, {more} than the "
+        f"{format_seconds(graphs)} with graphs; seconds of ops are those without graphs"
     )
     return [said]

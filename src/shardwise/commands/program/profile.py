@@ -58,19 +58,19 @@ class ProfileRequest(Command):
     cpu_devices: int | str | None = option(
         "Run on N virtual CPU devices.", kind="whole", metavar="N"
     )
-    phase: str | None = option("Of a plan.", values=PHASES)
+    phase: str | None = option("Step of a plan to time.", values=PHASES)
     args: str | None = field(default=None, metadata=described(FUNCTION_ARGS))
     mesh: str | Mapping[str, int] | None = option(
-        "Mesh of a function; default x, all devices.", metavar="X=4,Y=2"
+        "Mesh of a function. Default: x, all devices.", metavar="X=4,Y=2"
     )
     on: str | None = option(
-        "Prices compiled ops on it (with --capture: and --hlo).", metavar="SLICE"
+        "Slice to price compiled ops on (with --capture: needs --hlo).", metavar="SLICE"
     )
     capture: str | Path | None = option(
-        "Read one that was made elsewhere.", kind="path", metavar="FILE"
+        "Read a capture that was made elsewhere.", kind="path", metavar="FILE"
     )
     hlo: str | Path | None = option(
-        "Compiled text of the capture's program.",
+        "Compiled text of the captured program.",
         kind="path",
         metavar="FILE",
         group="Beside the answer",
@@ -79,7 +79,7 @@ class ProfileRequest(Command):
     hw_files: Words = option(MORE_CHIPS)
     timeout: float | str = option(PROGRAM_TIMEOUT)
     out: str | Path | None = option(
-        "Keep capture, tables and compiled text.", kind="folder", metavar="DIR"
+        "Keep capture, tables and compiled text here.", kind="folder", metavar="DIR"
     )
 
     def answer(self, watch: Any = None) -> "Profile | CaptureRead":
@@ -91,7 +91,7 @@ class ProfileRequest(Command):
                 "name a plan or MODULE:FUNCTION to run, or a capture with --capture FILE"
             )
         if self.hlo is not None:
-            raise BadRequest("--hlo is the program of a capture; give it with --capture")
+            raise BadRequest("--hlo is the program of a capture; give --capture too")
         found = self._run(watch)
         return _profile(found)
 
@@ -101,7 +101,7 @@ class ProfileRequest(Command):
         clash = [f"--{name.replace('_', '-')}" for name in others if getattr(self, name)]
         clash = [str(self.what), *clash] if self.what is not None else clash
         if clash:
-            of = " (--on and --mesh are of its program: add --hlo FILE)" if not self.hlo else ""
+            of = " (--on and --mesh need its program: add --hlo FILE)" if not self.hlo else ""
             said = f"leave out {', '.join(clash)}{of}"
             raise BadRequest(f"--capture reads a file and runs nothing; {said}")
         piece = Hardware(files=self.hw_files).slice(self.on).slice if self.on else None
@@ -133,7 +133,7 @@ class ProfileRequest(Command):
             )
             raise BadRequest(f"function '{self.what}' lacks --args; {need}")
         if words(self.sets) or self.phase:
-            raise BadRequest("--set and --phase are of plans; a function takes neither")
+            raise BadRequest("--set and --phase are for plans; a function takes neither")
         piece = hardware.slice(self.on).slice if self.on else None
         return profile_function(self.what, self.args, self._degrees(devices, piece), piece, **run)
 

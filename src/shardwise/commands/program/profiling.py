@@ -141,7 +141,7 @@ def profile_plan(
     phases = PHASES[type(plan)]
     phase = phase or phases[0]
     if phase not in phases:
-        raise BadRequest(f"--phase {phase} is none of this plan's: {', '.join(phases)}")
+        raise BadRequest(f"--phase {phase} is not a step of this plan; choose {', '.join(phases)}")
     need_parts()
     priced = price_plan(plan, hardware)
     said = run_program(PLAN_BUILDER, {"plan": plan_dict(plan), "phase": phase}, plan.devices, **run)
@@ -168,8 +168,8 @@ def profile_function(
 
 
 RECOVERED = (
-    "the mesh is read from the groups of the program's collectives, its axes named in their order; "
-    "--mesh gives them their names"
+    "the mesh comes from the groups of the program's collectives, and its axes are named in order; "
+    "--mesh gives them names"
 )
 
 
@@ -221,8 +221,9 @@ def profiled(
     notes = list(warnings)
     if piece is not None and not is_here(said.kind, piece.chip):
         notes.append(
-            f"the program ran on '{said.kind}', and compiled and predicted times are of "
-            f"{piece.chip.id}; `shardwise calibrate -o machine.toml` makes a chip of this machine"
+            f"the program ran on '{said.kind}', and compiled and predicted times are for "
+            f"{piece.chip.id}; `shardwise calibrate -o machine.toml` describes this machine as a "
+            "chip"
         )
     timeline = None
     if piece is not None and work.mesh.size == piece.devices:

@@ -56,22 +56,26 @@ SHAPES = (
     "MODULE:NAME, a function that returns them, such as jax.ShapeDtypeStruct((64, 512), 'bfloat16')"
 )
 FUNCTION_ARGS = Option(
-    about="Makes a function's arguments.",
+    about="Function that makes the arguments.",
     metavar="MODULE:NAME",
     group="What is planned",
     meaning="MODULE:NAME that makes the arguments of a function",
 )
 PROGRAM_TIMEOUT = Option(
-    about="[900]",
+    about="Most seconds of the process.  [900]",
     default=900.0,
     kind="number",
     metavar="SECONDS",
     meaning="most seconds of the process that compiles or runs",
 )
 PLAN_SETS = Option(
-    about="Change a plan.", default=(), kind="several", flag="--set", metavar="PATH=VALUE"
+    about="Change a field of the plan.",
+    default=(),
+    kind="several",
+    flag="--set",
+    metavar="PATH=VALUE",
 )
-MORE_CHIPS = Option(about="Adds a chip.", default=(), kind="several", flag="--hw", metavar="FILE")
+MORE_CHIPS = Option(about="Add a chip.", default=(), kind="several", flag="--hw", metavar="FILE")
 """Options of several requests."""
 
 
@@ -91,19 +95,19 @@ class ProgramRequest(Command):
 
     what: Any = field(kw_only=False, metadata=place("PLAN|MODULE:FUNCTION|PROGRAM"))
     args: Any = field(default=None, kw_only=False, metadata=described(FUNCTION_ARGS))
-    on: str | None = option("Slice; default that of the plan.", metavar="SLICE", before="args")
-    mesh: Any = option("Mesh of a function; default x, y, z.", metavar="X=4,Y=2", before="sets")
-    xla: Words = several("For XLA.", flag="--option", metavar="NAME=VALUE")
+    on: str | None = option("Slice. Default: that of the plan.", metavar="SLICE", before="args")
+    mesh: Any = option("Mesh of a function. Default: x, y, z.", metavar="X=4,Y=2", before="sets")
+    xla: Words = several("Flag of XLA.", flag="--option", metavar="NAME=VALUE")
     timeout: float | str = option(PROGRAM_TIMEOUT)
     memory: float | str = option(
-        "Of the compiling process.  [12GiB]",
+        "Most memory of the compiling process.  [12GiB]",
         default="12GiB",
         group="The machine",
         meaning="most memory of a child process",
     )
-    no_cache: bool = switch("Compile anew and keep nothing.", group="The machine")
+    no_cache: bool = switch("Compile again and cache nothing.", group="The machine")
     cache_size: float | str = option(
-        "Most that is kept.  [2GiB]",
+        "Size of the cache.  [2GiB]",
         default="2GiB",
         group="The machine",
         meaning="most bytes of kept programs",
@@ -122,13 +126,14 @@ class ProgramRequest(Command):
         folder for the texts of all stages, `partition` goes no further (`Limits`)."""
         if partition and self.xla:
             raise BadRequest(
-                "--option is for the chip's compiler, which --quick leaves out; drop one of the two"
+                "--option is for the chip's compiler, and --quick does not run it; leave out one "
+                "of the two"
             )
         if (saved := saved_of(self.what)) is not None:
             if partition:
                 raise BadRequest(
-                    f"--quick asks XLA's partitioner about a function or a plan; {saved.origin} is "
-                    "a program that exists: leave --quick out"
+                    f"--quick partitions a function or a plan; {saved.origin} is "
+                    "already a program: leave --quick out"
                 )
             return self._saved(saved, phases, watch, stages)
         if not is_function(self.what):
@@ -139,7 +144,7 @@ class ProgramRequest(Command):
             if getattr(self, name) is None:
                 raise BadRequest(f"function '{self.what}' lacks --{name}; give --{name} {like}")
         if self.sets or phases:
-            raise BadRequest("--set and --phase are of plans; a function takes neither")
+            raise BadRequest("--set and --phase are for plans; a function takes neither")
         spelling = self._hardware.slice(str(self.on))
         common = self._common(watch, stages, partition)
         if isinstance(self.what, str):
@@ -155,19 +160,19 @@ class ProgramRequest(Command):
         self, saved: SavedProgram, phases: Sequence[str], watch: Any, stages: Path | None
     ) -> Programs:
         if self.on is None:
-            raise BadRequest(f"{saved.origin} names no chip; give --on SLICE, which it is for")
+            raise BadRequest(f"{saved.origin} names no chip; give its slice with --on SLICE")
         if self.sets or phases or self.args is not None:
             raise BadRequest(
-                f"--set and --phase are of plans and --args of functions; {saved.origin} is a "
+                f"--set and --phase are for plans and --args for functions; {saved.origin} is a "
                 "program and takes none of them"
             )
         if saved.kind == "hlo" and not self.READS_COMPILED:
             raise BadRequest(
-                f"{saved.origin} is compiled already; `shardwise explain` says where its time goes"
+                f"{saved.origin} is compiled already; `shardwise explain` shows where its time goes"
             )
         if stages is not None:
             raise BadRequest(
-                f"--stages follows an op from JAX, which {saved.origin} has left behind; give "
+                f"--stages follows an op from JAX, and {saved.origin} has no JAX source; give "
                 "MODULE:FUNCTION"
             )
         spelling = self._hardware.slice(str(self.on))

@@ -18,8 +18,8 @@ from shardwise.units import format_bytes, format_count, format_gib, format_secon
 SAMPLE = Path(__file__).parent / "data" / "report"
 """A step of Llama-3.2-1B on four v5e, compiled by libtpu 0.0.42.1, without its program text."""
 _IS_SAMPLE = (
-    "the sample that comes with shardwise, a step of Llama-3.2-1B; give the folder of a "
-    "`shardwise compile --out`"
+    "the sample that ships with shardwise, a step of Llama-3.2-1B; for your own, give the folder "
+    "of `shardwise compile --out`"
 )
 _KEPT, _SHOWN = 60, 12
 """Dearest ops of the document, and of the page."""
@@ -27,9 +27,9 @@ _KEPT, _SHOWN = 60, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest(Command):
-    """The timeline, the dearest ops with what they wait for, and memory over the step of a program
-    that was compiled before; nothing is compiled. `folder` was written by `compile --out`; without
-    one it is the sample that comes with shardwise."""
+    """The timeline, the most expensive ops with their waits, and memory over the step of a program.
+    `compile --out` wrote it to `folder`; nothing is compiled. Without a folder it reads the sample
+    that ships with shardwise."""
 
     COMMAND: ClassVar[str] = "report"
 
@@ -37,13 +37,13 @@ class ReportRequest(Command):
         default=None, kw_only=False, metadata=place("[DIRECTORY]", required=False)
     )
     phase: str | None = option(
-        "Which of its programs; default the first.",
+        "Which program. Default: the first.",
         metavar="NAME",
         group="What is planned",
         meaning="which program of a plan: train, decode or prefill",
     )
     top: int | str | None = option(
-        "Dearest ops to show; else 12, and 60 with --json.", kind="whole"
+        "Most expensive ops to show. Default: 12, and 60 with --json.", kind="whole"
     )
 
     def answer(self, progress: Progress | None = None) -> "ReportAnswer":
@@ -81,7 +81,7 @@ class ReportAnswer(Answer, ReportedProgram):
         ops = sorted(self.ops, key=lambda op: -op.spent_seconds)
         total = sum(op.spent_seconds for op in ops) + self.left_seconds
         rows = [_row(op, total) for op in ops[: self.shown]]
-        yield TextTable(["dearest ops", "seconds", "share", "bound by", "of roofline"], rows)
+        yield TextTable(["most expensive ops", "seconds", "share", "bound by", "of roofline"], rows)
         rest = total - sum(op.spent_seconds for op in ops[: self.shown])
         yield f"  all others {format_seconds(rest)}"
 
@@ -91,7 +91,7 @@ class ReportAnswer(Answer, ReportedProgram):
 
     def _stages(self) -> Page:
         if self.stages is None:
-            yield "no op was followed to the schedule: `shardwise compile --stages --out` does that"
+            yield "no op was followed to the schedule: run `shardwise compile --stages --out`"
             return
         yield from stages_page(self.stages, more="--json")
 

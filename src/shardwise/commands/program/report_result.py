@@ -42,7 +42,7 @@ class OpTimes(Record):
     source: str
     """Its file:line; "" where the program tells none."""
     stream: str
-    """What it runs on."""
+    """Resource that it uses."""
     bound_by: str
     """What bounds it."""
     runs: float | None
@@ -102,7 +102,7 @@ class OpSpan(Record):
     op: str
     """The instruction."""
     stream: str
-    """What it runs on, or "loops"."""
+    """Resource that it uses, or "loops"."""
     start: float
     """Seconds from the start of the step."""
     seconds: float
@@ -168,7 +168,7 @@ class ReportMeasured(Record):
     step_seconds: MeasuredStep
     """Seconds of a step."""
     by_class: Sequence[ClassTimes]
-    """Classes of ops, measured beside compiled and predicted."""
+    """Classes of ops: measured, compiled and predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)

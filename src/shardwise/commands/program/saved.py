@@ -53,7 +53,8 @@ def saved_on(
     if Mesh(tuple(degrees.items())).size != devices:
         raise BadRequest(
             f"{saved.origin} was lowered for {many(devices, 'device')}, and mesh "
-            f"{Mesh(tuple(degrees.items()))} has another number; give its own mesh, or none"
+            f"{Mesh(tuple(degrees.items()))} has another number; give the mesh it was lowered for, "
+            "or none"
         )
     need_parts()
     target = target_of(piece, mesh_coordinates(piece, degrees))
@@ -124,7 +125,7 @@ def _other_chip(saved: SavedProgram, piece: Slice) -> list[str]:
     names = {"tpu": "a TPU", "cuda": "a GPU", "cpu": "a CPU"}
     said = (
         f"{saved.origin} was compiled for {names[found]}: fusions, layouts and collectives are "
-        f"those of that compiler, not of {piece.chip.id}'s; the StableHLO "
-        f"(`lowered.as_text(debug_info=True)`) is compiled for {piece.chip.id} itself"
+        f"those of that compiler, not of {piece.chip.id}'s; to compile for {piece.chip.id} give "
+        "the StableHLO (`lowered.as_text(debug_info=True)`)"
     )
     return [said]

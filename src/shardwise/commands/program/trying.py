@@ -15,7 +15,7 @@ from shardwise.units import format_bytes, format_seconds
 
 MOST = 3
 """Cures that are tried, those of the dearest findings: each is a compile."""
-WITHIN = "its cure is within the function, which only you can write"
+WITHIN = "the remedy is a change inside your function"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class TriedCure(Record):
     where: str
     """Where that is."""
     change: str
-    """What the call changes; empty where nothing of it can."""
+    """Change of the call; empty if no change helps."""
     before: float
     """Seconds of a step without it."""
     after: float
@@ -58,7 +58,7 @@ def tried(
             except ShardwiseError as error:
                 failed = str(error)
         elif any(finding.rule == c.finding.rule for c in e.cures):
-            failed = f"one of the {MOST} dearest cures, or the same as another one's"
+            failed = f"only the {MOST} most expensive are tried, and each remedy once"
         row = TriedCure(
             rule=finding.rule,
             where=seen(finding.where),

@@ -93,7 +93,7 @@ class Tuning:
         if self.best is None:
             yield wrapped("No set of flags shortens this step by more than 1 %.", 2, 4)
         if self.own:
-            yield wrapped(f"shardwise train has on by itself: {init_args(self.own)}", 2, 4)
+            yield wrapped(f"shardwise train already sets: {init_args(self.own)}", 2, 4)
         if self.best is not None:
             args = init_args({**self.own, **self.best.options})
             yield wrapped(f"Run it with: export LIBTPU_INIT_ARGS='{args}'", 2, 4)
@@ -118,7 +118,7 @@ def tuned(
     if len(paying) < 2:
         return alone
     options = together(paying)
-    about = "all of the above that pay"
+    about = "all of the above that help"
     step = compiled(numbers(options))
     last = Tried(name="together", about=about, options=options, step=step)
     return Tuning(seconds=base.seconds, tried=[*alone.tried, last], own=own)

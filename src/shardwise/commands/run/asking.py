@@ -7,7 +7,7 @@ from shardwise.boundary import Command
 from shardwise.boundary.options import Option, described, option, place
 
 KEY = Option(
-    about="Shown to the endpoint.  [OPENAI_API_KEY at OPENAI_BASE_URL, SHARDWISE_API_KEY at "
+    about="Key for the endpoint.  [OPENAI_API_KEY at OPENAI_BASE_URL, SHARDWISE_API_KEY at "
     "SHARDWISE_BASE_URL]",
     metavar="KEY",
     group="A server",
@@ -28,7 +28,7 @@ class AskRequest(Command):
     """Who answers, a server at `endpoint` or a `model` that is loaded for it, and how."""
 
     model: str | None = option(
-        "A checkpoint folder, or a serving plan, loaded for this.", metavar="DIR"
+        "A checkpoint folder, or a serving plan, to load here.", metavar="DIR"
     )
     endpoint: str | None = option("A server.  [http://127.0.0.1:8000]", metavar="URL")
     api_key: str | None = field(default=None, repr=False, metadata=described(KEY))

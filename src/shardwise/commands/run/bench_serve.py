@@ -63,17 +63,17 @@ class BenchServeRequest(Command):
     key_in_clear: bool = option(KEY_IN_CLEAR)
     served_model: str | None = option("Default: the server's first.", metavar="NAME")
     requests: int = option(default=100, show_default=True, kind="whole")
-    rate: float | None = option("Per second; default all at once.", kind="number")
-    cv: float = option("Bursts: more above 1 (Poisson).  [1]", default=1.0, kind="number")
+    rate: float | None = option("Requests per second. Default: all at once.", kind="number")
+    cv: float = option("Burstiness of arrivals; 1 is Poisson.  [1]", default=1.0, kind="number")
     input: int = option(default=128, show_default=True, kind="whole")
     output: int = option(default=64, show_default=True, kind="whole")
     spread: float = option(
-        "Share that lengths vary by, both ways.  [0]", default=0.0, kind="number", group="The load"
+        "Relative spread of lengths, both ways.  [0]", default=0.0, kind="number", group="The load"
     )
-    trace: str | None = option("Requests, their times and shared beginnings.", metavar="FILE")
+    trace: str | None = option("Requests with arrival times and shared prefixes.", metavar="FILE")
     speed: float = option("Of a trace.  [1]", default=1.0, kind="number")
     concurrency: int = option(
-        "Most under way at once; 0: no bound.  [0]", default=0, kind="whole", group="The load"
+        "Most requests in flight; 0: no bound.  [0]", default=0, kind="whole", group="The load"
     )
     vocabulary: int = option(
         default=1000,
@@ -85,7 +85,7 @@ class BenchServeRequest(Command):
     timeout: float = option(
         "Of one whole request.  [600]", default=600.0, kind="number", metavar="SECONDS"
     )
-    seed: int = option("Of times, lengths and prompts.  [0]", default=0, kind="whole")
+    seed: int = option("Seed of times, lengths and prompts.  [0]", default=0, kind="whole")
 
     def load(self) -> list[PromptRequest]:
         """The requests."""
@@ -148,8 +148,8 @@ class BenchServeRequest(Command):
         )
         if compiled > 0:
             warnings.append(
-                f"the server compiled {compiled} programs under this load, which these times "
-                "contain; run it again, or serve with --warm all"
+                f"the server compiled {compiled} programs under this load, and the times include "
+                "the compiles; run it again, or serve with --warm all"
             )
         return BenchServeAnswer.of(
             found,
@@ -177,7 +177,7 @@ class BenchServeAnswer(Answer, LoadFigures):
     num_prompts: int
     """Requests that were sent."""
     request_rate: float | Literal["inf"]
-    """Requests per second that were asked for; "inf" for all at once."""
+    """Requests per second, as given; "inf" for all at once."""
     burstiness: float
     """1 / cv^2 of the times between requests: 1 is Poisson, less comes in bursts."""
     max_concurrency: int | None

@@ -54,7 +54,7 @@ class CalibrateRequest(ChipWords, Command):
         "Here: measure N virtual CPU devices.", kind="whole", metavar="N"
     )
     name: str = option(
-        "Here: of the chip in the file.",
+        "Here: name of the chip in the file.",
         default="here",
         show_default=True,
         group="The machine",
@@ -78,7 +78,7 @@ class CalibrateRequest(ChipWords, Command):
         meaning="a file of requests that were measured",
     )
     served_model: str | None = option(
-        "Its name for the model; default the plan's.",
+        "Name of the model on the server. Default: as in the plan.",
         metavar="NAME",
         group="The load",
         meaning="the model's name on a server",
@@ -88,10 +88,13 @@ class CalibrateRequest(ChipWords, Command):
         "Requests per second.", default=4.0, show_default=True, kind="number"
     )
     kv_tokens: int | str = option(
-        "Tokens that its cache holds; default counted.", default=0, kind="whole", group="The load"
+        "Tokens that its cache holds. Default: by our count.",
+        default=0,
+        kind="whole",
+        group="The load",
     )
     engine: str = option(
-        "Start from it; default the plan's.",
+        "Engine constants to start from. Default: those of the plan.",
         default="",
         metavar="NAME",
         group="Files",
@@ -105,10 +108,10 @@ class CalibrateRequest(ChipWords, Command):
         given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
         for name in given:
             if self.plan is None and name not in MACHINE:
-                raise BadRequest(f"{flag_of(self, name)} is of servers; name their PLAN")
+                raise BadRequest(f"{flag_of(self, name)} is for servers; name their PLAN")
             if self.plan is not None and name in MACHINE:
                 raise BadRequest(
-                    f"{flag_of(self, name)} is of this machine's devices; leave PLAN out"
+                    f"{flag_of(self, name)} is for the devices of this machine; leave PLAN out"
                 )
         return self._machine(watch) if self.plan is None else self._server(progress)
 
@@ -150,7 +153,7 @@ class CalibrateRequest(ChipWords, Command):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MachineAnswer(Answer, MeasuredMachine):
-    """What was measured of this machine; `texts` has that of its hardware file."""
+    """Rates measured on this machine; `texts` has its hardware file."""
 
     texts: Sequence[str] = hidden()
 
@@ -165,8 +168,8 @@ class MachineAnswer(Answer, MeasuredMachine):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServerAnswer(Answer, CalibratedServer):
-    """What was fitted on a server's requests; `texts` are those of a hardware file and of the
-    engine's file."""
+    """Constants fitted on requests of a server; `texts` has a hardware file and an engine
+    file."""
 
     texts: Sequence[str] = hidden()
 
@@ -183,7 +186,7 @@ calibrate = verb("calibrate", CalibrateRequest)
 
 
 def _machine_page(r: MeasuredMachine) -> Page:
-    yield f"{r.devices} x '{r.kind}', each with all at work"
+    yield f"{r.devices} x '{r.kind}', measured with all at work"
     yield ""
     rows = [
         [f"matmul {dtype}, best", format_rate(rate, "FLOP/s")]

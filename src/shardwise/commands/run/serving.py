@@ -98,8 +98,10 @@ class ServeModelRequest:
     names a model alone. `hw_files` describe the chip that predicts a plan's steps."""
 
     path: str = field(metadata=place("MODEL_DIR|PLAN", kind="path"))
-    model: str | None = option("The checkpoint, where a plan names a model alone.", metavar="DIR")
-    served_model: str | None = option("Its name to clients; default the folder's.", metavar="NAME")
+    model: str | None = option("The checkpoint, if a plan only names a model.", metavar="DIR")
+    served_model: str | None = option(
+        "Model name for clients. Default: the folder's name.", metavar="NAME"
+    )
     sequences: int | None = option(
         "Default the plan's, else 32.",
         kind="whole",
@@ -110,11 +112,11 @@ class ServeModelRequest:
     )
     prefill_chunk: int | None = option("Default the plan's, else 512.", kind="whole", least=1)
     seq: int | None = option(
-        "Prompt and answer at most; default the model's.", kind="whole", least=2
+        "Most tokens of prompt and answer. Default: the model's context.", kind="whole", least=2
     )
-    kv_tokens: int | None = option("Default what the device has room for.", kind="whole", least=1)
+    kv_tokens: int | None = option("Default: what fits on the device.", kind="whole", least=1)
     memory_share: float | None = option(
-        "Of a card's memory; default JAX's 0.75.",
+        "Share of a card's memory. Default: JAX's 0.75.",
         kind="number",
         above=0,
         most=1,
@@ -122,28 +124,28 @@ class ServeModelRequest:
     weights: str | None = option("Default by device.", metavar="|".join(ENGINE_WEIGHTS))
     kv: str | None = option("Default as computed in.", metavar="|".join(ENGINE_CACHES))
     guesses: int | None = option(
-        "Tokens guessed a step; default the plan's, else 0.",
+        "Guessed tokens per step. Default: as in the plan, else 0.",
         kind="whole",
         least=0,
         group="A server",
     )
     draft: str | None = option(
-        "Checkpoint that guesses; default: by n-grams.", metavar="DIR", group="A server"
+        "Checkpoint of the draft model. Default: n-grams.", metavar="DIR", group="A server"
     )
     lora_modules: tuple[str, ...] = several(
-        "Adapter that is a model of its own; may be repeated.",
+        "LoRA adapter to serve under its own name; may be repeated.",
         metavar="NAME=DIR",
         group="A server",
         meaning="a LoRA adapter (PEFT's folder) that clients ask for by its name",
     )
     tool_format: str | None = option(
-        "How calls are written; default by template.",
+        "Format of tool calls. Default: from the template.",
         metavar="NAME",
         group="A server",
         meaning="how a model writes calls of tools",
     )
     reasoning_parser: str | None = option(
-        "How reasoning is marked; default by template.",
+        "Format of reasoning. Default: from the template.",
         metavar="NAME",
         group="A server",
         meaning="how a model marks what it thinks before it answers",
@@ -155,12 +157,14 @@ class ServeModelRequest:
         group="A server",
         meaning="which programs are compiled before the first request: all, or lazily none",
     )
-    hw_files: Words = several("The chip of a plan's slice.", flag="--hw", metavar="FILE")
+    hw_files: Words = several("Hardware file for the chip of a plan.", flag="--hw", metavar="FILE")
     cpu_devices: int | None = option("N virtual CPU devices per process.", kind="whole", least=1)
-    coordinator: str | None = option("Of several hosts, where they meet.", metavar="HOST:PORT")
+    coordinator: str | None = option(
+        "With several hosts: address where they meet.", metavar="HOST:PORT"
+    )
     processes: int | None = option("How many hosts.", kind="whole", least=1)
     process: int | None = option(
-        "Which of them this is; 0 answers requests.", kind="whole", least=0
+        "Number of this host; host 0 answers requests.", kind="whole", least=0
     )
 
     def __post_init__(self) -> None:
@@ -197,8 +201,8 @@ class ServeModelRequest:
         if not self.path.endswith(PLAN_ENDINGS):
             if self.model is not None:
                 raise BadRequest(
-                    f"'{self.path}' is no plan's file ({', '.join(PLAN_ENDINGS)}); --model says "
-                    "which checkpoint a plan is served with"
+                    f"'{self.path}' is no plan's file ({', '.join(PLAN_ENDINGS)}); --model names "
+                    "the checkpoint to serve with a plan"
                 )
             return None
         plan = load_plan(self.path, hardware=Hardware(files=self.hw_files))
@@ -270,7 +274,7 @@ class ServerRequest(ServeModelRequest, Command):
         meaning="most seconds of an answer",
     )
     drain_time: float = option(
-        "Most for answers after SIGTERM.  [600]",
+        "Most seconds for answers after SIGTERM.  [600]",
         default=600.0,
         kind="number",
         least=0,
@@ -278,9 +282,11 @@ class ServerRequest(ServeModelRequest, Command):
         group="A server",
         meaning="most seconds that accepted requests have at the end",
     )
-    api_key: tuple[str, ...] = several("Key to show; may be repeated; default $SHARDWISE_API_KEY.")
+    api_key: tuple[str, ...] = several(
+        "Key that clients must give; may be repeated. Default: $SHARDWISE_API_KEY."
+    )
     allowed_hosts: tuple[str, ...] = several(
-        "Host that clients call it by; may be repeated; '*': any.",
+        "Host name that clients use; may be repeated; '*': any.",
         flag="--allowed-host",
         metavar="NAME",
         group="A server",
@@ -328,7 +334,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     text = read_model_text(folder)
     if text.spelt_ends:
         named = f"{folder}: eos_token_id names ordinary text of the tokenizer, "
-        named += f"{' and '.join(text.spelt_ends)}; an answer ends where it says that. "
+        named += f"{' and '.join(text.spelt_ends)}; an answer would end at that text. "
         tell(Caution(f"{named}Give the id of its special token"))
     if plan is not None:
         for warning in _check_plan(plan, folder, asked):
@@ -424,9 +430,9 @@ def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list
     scheduling = plan.scheduling
     left_out = {
         f"the plan has the times of {plan.engine}": plan.engine in engine_names(),
-        "sequences are not swapped to the host": scheduling.swap,
-        "no prefixes are kept on the host": scheduling.host_cache_share,
-        "guesses come from a sequence's own past, not from a model (--draft DIR)": (
+        "this server does not swap sequences to the host": scheduling.swap,
+        "this server keeps no prefixes on the host": scheduling.host_cache_share,
+        "guesses are n-grams of the sequence, not from a model (--draft DIR)": (
             scheduling.guess_cost and asked.draft is None
         ),
     }
@@ -440,8 +446,8 @@ def _check_slices(plan: ServePlan, hw_files: Words) -> None:
     for own in (plan, plan.prefill_plan):
         if own.degree("stage") > 1:
             raise BadRequest(
-                f"the plan's mesh {mesh_text(own.mesh)} has pipeline stages, which are not served "
-                "here; plan with --for jax, or export it to the server that it is for"
+                f"the plan's mesh {mesh_text(own.mesh)} has pipeline stages, and this server has "
+                "none; plan with --for jax, or export the plan to its own server"
             )
         try:
             piece = hardware.slice(own.slice).slice

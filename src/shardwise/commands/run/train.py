@@ -56,4 +56,4 @@ def _beside(result: TrainedRun) -> str:
     said = f"; {format_seconds(predicted)} predicted for {result.slice}"
     if result.devices_are_the_plans:
         return said
-    return f"{said}, which these devices are not: their times do not test the plan"
+    return f"{said}; these devices are others, so their times do not test the plan"

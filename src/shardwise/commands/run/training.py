@@ -34,7 +34,7 @@ MATMULS = ("plain", "one_way", "both_ways")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRunRequest(Command):
-    """Train the model of a plan on text, on the devices at hand, beside what the plan predicts.
+    """Train the model of a plan on text, on the devices here, and compare with the prediction.
 
     `plan` is the plan's file. The folder `out` has a checkpoint of every `save_every` steps and of
     the last. `coordinator`, `processes` and `process` join several, and `processes` without
@@ -47,7 +47,7 @@ class TrainRunRequest(Command):
     data: str = field(metadata=required("Text to train on.", metavar="FILE|DIR", group="Training"))
     steps: int = field(
         metadata=required(
-            "Steps of the whole run, resumed ones included.",
+            "Steps of the whole run, including resumed ones.",
             kind="whole",
             group="Training",
             meaning="how many steps to run",
@@ -55,12 +55,12 @@ class TrainRunRequest(Command):
     )
     out: str | None = option("Checkpoints and metrics; default PLAN.run.", metavar="DIR")
     sets: Words = several("Change the plan first.", last=True, flag="--set", metavar="PATH=VALUE")
-    seed: int = option("Weights and order of the data.  [0]", default=0, kind="whole")
+    seed: int = option("Seed of weights and data order.  [0]", default=0, kind="whole")
     lr: float = option(
         "Peak learning rate.  [0.001]", default=1e-3, kind="number", group="Training"
     )
     warmup: int = option(
-        "Steps up to the peak.  [0]",
+        "Warm-up steps to the peak learning rate.  [0]",
         default=0,
         kind="whole",
         group="Training",
@@ -74,7 +74,7 @@ class TrainRunRequest(Command):
         meaning="how the learning rate falls",
     )
     clip: float = option(
-        "Norm of the gradient at most; 0 for none.  [1]",
+        "Most norm of the gradient; 0: no clipping.  [1]",
         default=1.0,
         kind="number",
         group="Training",
@@ -83,28 +83,28 @@ class TrainRunRequest(Command):
         "Weight decay of matrices and tables.  [0.1]", default=0.1, kind="number", group="Training"
     )
     save_every: int = option(
-        "Steps per checkpoint; the last always.",
+        "Steps per checkpoint; the last step always.",
         default=0,
         kind="whole",
         metavar="N",
         group="Training",
     )
-    resume: bool = switch("Go on from the newest checkpoint in --out.", group="Training")
+    resume: bool = switch("Continue from the newest checkpoint in --out.", group="Training")
     tokenizer: str | None = option(
-        "A tokenizer.json; default --init's, or bytes.", metavar="FILE", group="Training"
+        "A tokenizer.json. Default: that of --init, or bytes.", metavar="FILE", group="Training"
     )
     init: str | None = option(
         "Begin with a Hugging Face checkpoint.", metavar="DIR", group="Training"
     )
     save_hf: str | None = option(
-        "Save the trained model as one, too.",
+        "Save the trained model as a Hugging Face checkpoint.",
         metavar="DIR",
         group="Training",
         meaning="folder for the trained model as a Hugging Face checkpoint",
     )
     profile: bool = switch("Trace three steps into DIR/profile.", group="Training")
     tensor_matmul: str = option(
-        "Rings over tensor, or XLA's.  [plain]",
+        "Collective matmuls over tensor, or XLA's own.  [plain]",
         default="plain",
         values=MATMULS,
         before="profile",
@@ -118,14 +118,14 @@ class TrainRunRequest(Command):
         "Where the processes meet.", metavar="HOST:PORT", group="The machine"
     )
     processes: int | None = option(
-        "How many; alone it starts them here.",
+        "Number of processes; alone it starts them here.",
         kind="whole",
         metavar="N",
         group="The machine",
         meaning="how many processes",
     )
     process: int | None = option(
-        "Which of them this is, from 0.",
+        "Number of this process, from 0.",
         kind="whole",
         metavar="I",
         group="The machine",
@@ -215,7 +215,7 @@ class TrainedRun(Record):
     devices_are_the_plans: bool
     """Whether the devices here are the plan's."""
     hf_checkpoint: str | None
-    """The folder of the checkpoint for transformers; null where none was asked for."""
+    """The folder of the checkpoint for transformers; null without --save-hf."""
     checkpoint: str
     """The folder of the newest checkpoint."""
     metrics: str
@@ -264,7 +264,7 @@ class LastStep:
             return Stopped(f"stopped at step {self.step}, before the first checkpoint", number)
         return Stopped(
             f"stopped at step {max(self.step, newest)}; newest checkpoint {keeper.path(newest)} "
-            f"(step {newest}); go on with --resume",
+            f"(step {newest}); continue with --resume",
             number,
         )
 
@@ -277,7 +277,7 @@ def _warnings(plan: TrainPlan, cfg: ModelConfig, expected: Expected) -> tuple[st
     free = max((moe.experts / moe.experts_per_token for moe in moes), default=0.0)
     if plan.expert_dispatch == "dense" and plan.expert_capacity < free:
         found.append(
-            f"expert_capacity {plan.expert_capacity}: rows beyond an expert's slots are dropped, "
+            f"expert_capacity {plan.expert_capacity}: tokens beyond an expert's slots are dropped, "
             "so losses depend on the mesh; expert_dispatch ragged drops none, nor does "
             f"expert_capacity {free:g}"
         )
@@ -298,8 +298,8 @@ def run_of(request: TrainRunRequest) -> TrainRun:
         )
     if request.save_hf and (cfg.towers or cfg.towers_unread):
         raise BadRequest(
-            f"--save-hf would leave out what '{plan.model}' has beside its text (vision or audio); "
-            "train without it"
+            f"--save-hf would lose the vision or audio parts of '{plan.model}'; train without "
+            "--save-hf"
         )
     expected = _expected(plan, cfg)
     return TrainRun(

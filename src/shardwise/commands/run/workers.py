@@ -107,7 +107,7 @@ def _from_cluster(names: tuple[str, ...]) -> int:
     found = next((os.environ[n] for n in names if os.environ.get(n, "").isdigit()), None)
     if found is None:
         raise BadRequest(
-            f"none of {', '.join(names)} is set, so this process does not know its place; give "
+            f"none of {', '.join(names)} is set, so this process does not know its rank; give "
             "--coordinator HOST:PORT --processes N --process I"
         )
     return int(found)

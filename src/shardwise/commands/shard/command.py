@@ -75,15 +75,17 @@ class ShardRequest(HardwareWords, Command):
     dtype: str = option("The arrays' dtype.", default="bf16", show_default=True)
     on: str | None = option("Rank by time on a slice such as v5e:4x4.", metavar="SLICE")
     result: str | None = option(
-        "Wanted layout of the result, or any.", metavar="free|LAYOUT", group="Choices of the plan"
+        "Layout of the result, or any.", metavar="free|LAYOUT", group="Choices of the plan"
     )
     free: Words = several(
-        "Choose how this input is stored.", metavar="ARRAY", group="Choices of the plan"
+        "Let the search choose the layout of this input.",
+        metavar="ARRAY",
+        group="Choices of the plan",
     )
     max_hbm: float | str | None = option("Bytes per device to stay under, such as 300MB.")
     top: int | str | None = option("Strategies to show [default: 5].", kind="whole", metavar="N")
     backward: bool = switch(
-        "Derive the backward pass, as the book's boxes.", group="Choices of the plan"
+        "Derive the backward pass, in the form of the book's boxes.", group="Choices of the plan"
     )
     store: Words = several(
         "With --backward: how a gradient (dW[..]) or optimizer state (mW[..]) is stored.",
@@ -91,7 +93,9 @@ class ShardRequest(HardwareWords, Command):
         group="Choices of the plan",
     )
     no_parameter: Words = several(
-        "With --backward: this array is no parameter.", metavar="ARRAY", group="Choices of the plan"
+        "With --backward: this array is not a parameter.",
+        metavar="ARRAY",
+        group="Choices of the plan",
     )
     to: str | None = option("Print a runnable program.", values=("jax", "explicit"))
     run: bool = switch("Compile and run the best on virtual CPU devices.", group="The machine")
@@ -166,7 +170,7 @@ class ShardRequest(HardwareWords, Command):
         changed = bool(self.hw_files or self.sets or self.prices) or self.constants != "vendor"
         if not self.on and changed:
             raise BadRequest(
-                "--constants, --hw, --set and --price change chips; say which with --on SLICE"
+                "--constants, --hw, --set and --price change chips; name the slice with --on"
             )
         check_choice(self.to, "--to", ("jax", "explicit"))
         found = shard_expression(
@@ -183,7 +187,7 @@ class ShardRequest(HardwareWords, Command):
         )
         if (self.run or self.to) and not found.best.program.steps:
             flag = "--run" if self.run else "--to"
-            raise BadRequest(f"{flag}: '{found.einsum}' takes no step, so there is nothing to run")
+            raise BadRequest(f"{flag}: '{found.einsum}' needs no step, so there is nothing to run")
         result, program = sharded_product(found), found.best.program
         limit = "--max-hbm" if self.max_hbm else "the chip" if self.on else ""
         return Sharded.of(
@@ -237,7 +241,7 @@ class Listing(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceBlock(Record):
-    """What one device holds."""
+    """The block of one device."""
 
     at: Sequence[int]
     """Its place along each mesh axis."""

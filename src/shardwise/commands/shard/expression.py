@@ -181,8 +181,8 @@ def placed(piece: Slice, mesh: Mesh) -> Placement:
     placement = place_or_refuse(piece, dict(mesh))
     if not placement.legal:
         raise BadRequest(
-            f"mesh {mesh} cannot be laid on '{piece}': its degrees do not split the slice's axes "
-            f"evenly; reorder or change them"
+            f"mesh {mesh} cannot be placed on '{piece}': its degrees do not split the slice's axes "
+            "evenly; reorder or change them"
         )
     return placement
 
@@ -193,9 +193,9 @@ def first_movement(found: Sharding) -> CollectiveTrace:
     Raises BadRequest where nothing moves, and where no slice says which links there are.
     """
     if found.placement is None:
-        raise BadRequest("--animate shows links; say of which slice with --on SLICE")
+        raise BadRequest("--animate shows links; name the slice with --on")
     if not found.best.collectives:
-        raise BadRequest(f"--animate: the best way for '{found.einsum}' moves nothing")
+        raise BadRequest(f"--animate: the best way for '{found.einsum}' moves no data")
     step = found.best.collectives[0]
     axes = [axis for axis in found.mesh if axis in step.axes]
     fabric, targets = fabric_of(found.placement, axes), None

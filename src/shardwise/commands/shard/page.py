@@ -65,7 +65,7 @@ def strategy_rows(result: ShardedProduct) -> list[list[str]]:
 def _steps(answer: Sharding, result: ShardedProduct) -> Page:
     overlapped = answer.ranking.best.overlapped if answer.ranking else 0
     for number, step in enumerate(result.steps, 1):
-        under = "   (passes chunk by chunk under the product)" if number == overlapped else ""
+        under = "   (chunk by chunk, overlapped with the matmul)" if number == overlapped else ""
         yield f"  {number}. {step}{under}"
     for row in result.collectives:
         if not isinstance(row, TimedMovement) or row.bound_by != "latency":
@@ -78,7 +78,7 @@ def _steps(answer: Sharding, result: ShardedProduct) -> Page:
                 f"{turn} on for bytes"
             )
     if not result.steps:
-        yield "  nothing to do: the array is already laid out so"
+        yield "  nothing to do: the array already has this layout"
 
 
 def _arrays(answer: Sharding, result: ShardedProduct) -> list[list[str]]:
@@ -95,7 +95,7 @@ def beside_page(backward: Sequence[str] | None, run: ShardRun | None) -> Page:
     """The backward pass and the run, where they were asked for, each after an empty line."""
     if backward is not None:
         yield "\nForward and backward derived from the layouts as written, which fix where"
-        yield "parameters are stored; the strategy above is free to choose another way."
+        yield "parameters are stored; the strategy above may choose another way."
         yield "\n".join(backward)
     if run is not None:
         yield ""

@@ -24,7 +24,7 @@ class Movement(Record):
     step: int
     """Its number, from 1."""
     kind: StepKind
-    """What it does."""
+    """Kind of the step."""
     axes: Sequence[str]
     """Mesh axes that it goes over."""
     array: str
@@ -89,13 +89,13 @@ class ShardedProduct(Record):
     slice_means: str | None
     """The same in words."""
     placement: Sequence[str] | None
-    """Where each mesh axis lies on the network, in words; null without a slice."""
+    """Placement of each mesh axis on the network, in words; null without a slice."""
     sizes: Mapping[str, int]
     """The size of each dim, padded so that it divides."""
     obstacles: Sequence[str]
     """Why local products alone do not compute it as written."""
     ranked_by: Literal["expected seconds", "bytes on the wire"]
-    """What the best is best in."""
+    """Quantity by which programs are ranked."""
     steps: Sequence[str]
     """The steps of the best strategy."""
     layouts: Mapping[str, str]

@@ -250,7 +250,7 @@ def _style_run(program: Program, style: Style, answer: StyleAnswer) -> StyleRun:
 def _said(runs: Mapping[Style, StyleRun], ambiguous: str) -> list[str]:
     """What the explicit style cannot say, or must be told."""
     if "explicit" not in runs:
-        return ["explicit: not run, as it would multiply partial sums or hand them back"]
+        return ["explicit: not run, because it would multiply or return partial sums"]
     if ambiguous:
         return [f"explicit: a product without out_sharding is ambiguous, and JAX says: {ambiguous}"]
     return []
@@ -277,7 +277,7 @@ def _notes(program: Program, rows: Sequence[StyleRow], runs: Mapping[Style, Styl
         at = ", ".join(f"{dim}={size}" for dim, size in small.items())
         notes.append(f"compiled at the sizes given; values compared at {at}")
     if wide := ", ".join(style for style, run in runs.items() if run.widened):
-        why = "XLA on CPUs adds up narrow floats in f32"
+        why = "XLA on CPUs accumulates narrow floats in f32"
         notes.append(f"{wide}: {why}; bytes are shown at {program.dtype}")
     for style, run in runs.items():
         if run.partial:
@@ -288,7 +288,7 @@ def _notes(program: Program, rows: Sequence[StyleRow], runs: Mapping[Style, Styl
     ):
         notes.append("shard_map: XLA joined collectives of one kind over the same axes into one")
     if program.output.unreduced:
-        notes.append(f"jit: has no word for the partial sums of '{program.output}'; it reduces")
+        notes.append(f"jit: cannot express the partial sums of '{program.output}'; it reduces them")
     return notes + _other_choices(rows)
 
 
@@ -302,12 +302,12 @@ def _other_choices(rows: Sequence[StyleRow]) -> list[str]:
         if row.kind == "all_reduce" and scatter and set(scatter.axes) <= set(row.axes):
             less.remove(scatter)
             notes.append(
-                "jit: an all-reduce and a slice stand for the reduce-scatter over "
+                "jit: an all-reduce and a slice replace the reduce-scatter over "
                 f"{', '.join(scatter.axes)}; XLA joins them on TPUs and GPUs, not on CPUs"
             )
         else:
             over = ", ".join(row.axes)
-            notes.append(f"jit: XLA inserted {row.kind} over {over} where it was not predicted")
+            notes.append(f"jit: XLA inserted {row.kind} over {over} which was not predicted")
     for row in less:
-        notes.append(f"jit: XLA did without {row.kind} over {', '.join(row.axes)}")
+        notes.append(f"jit: XLA does not need {row.kind} over {', '.join(row.axes)}")
     return notes

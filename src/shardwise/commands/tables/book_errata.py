@@ -51,9 +51,9 @@ class Erratum(Record):
     chapter: str
     """The chapter that it is in."""
     printed: float
-    """What the edition prints."""
+    """Value in the edition."""
     computed: float
-    """What the rules give."""
+    """Value by the rules."""
     unit: str
     """The unit of both."""
     off_by: float | None

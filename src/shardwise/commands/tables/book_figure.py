@@ -101,11 +101,11 @@ class FigureAnswer(Answer):
     series: Sequence[Series]
     """Its curves."""
     readings: Mapping[str, float]
-    """What the text reads off it."""
+    """Values that the text reads from it."""
     notes: Sequence[str]
     """Where curves that should agree do not, by how much, and why."""
     settings: Mapping[str, Any]
-    """What it was computed with."""
+    """Settings of the computation."""
 
     def table(self) -> list[Row]:
         """One row per point."""

@@ -107,15 +107,15 @@ class Question(Record):
     id: str
     """The entry."""
     asks: str
-    """What is asked."""
+    """The question."""
     source: str
     """Where the book has it."""
     unit: str | Sequence[str]
     """The unit of the answer, or of each number."""
     numbers: int
-    """How many numbers are asked for."""
+    """How many numbers the answer has."""
     inputs: Sequence[Input]
-    """What it is worked out from."""
+    """Inputs of the computation."""
     tolerance: float
     """The share by which an answer may be off."""
 
@@ -154,7 +154,7 @@ class BookQuizChecked(Answer, Question):
     right: Sequence[bool]
     """Whether each is right."""
     answer: Numbers
-    """What they are."""
+    """The right values."""
     steps: Sequence[RuleStep]
     """How they are worked out."""
     note: str

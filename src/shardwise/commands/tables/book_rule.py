@@ -131,7 +131,7 @@ class RuleRow(Record):
     source: str
     """Where the book has it."""
     about: str
-    """What it gives."""
+    """Result of the rule."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -161,7 +161,7 @@ class RuleArgument(Record):
     unit: str
     """Its unit; "" where it has none."""
     value: Any
-    """What was given, what the chip has, or the rule's own; null where there is none."""
+    """Value as given, from the chip, or the default of the rule; null without one."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -169,7 +169,7 @@ class OneRule(RuleRow, Answer, ABC):
     """A rule with its arguments."""
 
     arguments: Sequence[RuleArgument]
-    """What it takes."""
+    """Arguments of the rule."""
 
     rule: ClosedForm = hidden()
     asked: BookRuleRequest = hidden()

@@ -65,9 +65,9 @@ class RuleStep(Record):
     unit: str
     """The unit of its value; "" where it has none."""
     arguments: Mapping[str, Any]
-    """What it was given."""
+    """Arguments of the step."""
     value: Any
-    """What it gave: a number, numbers, or numbers by name."""
+    """Result: a number, numbers, or numbers by name."""
 
 
 Numbers = float | Sequence[float]
@@ -93,9 +93,9 @@ class BookShown(Answer):
     chapter: str
     """The chapter that it is in."""
     kind: str
-    """What it is in the book: an exercise, a headline number, a measurement."""
+    """Kind in the book: an exercise, a headline number, a measurement."""
     asks: str
-    """What is asked."""
+    """The question."""
     source: str
     """Where the book has it."""
     edition: Edition
@@ -103,7 +103,7 @@ class BookShown(Answer):
     constants: str
     """Whose numbers for the chips."""
     inputs: Sequence[Input]
-    """What it is worked out from."""
+    """Inputs of the computation."""
     steps: Sequence[RuleStep]
     """How."""
     answer: Numbers
@@ -111,11 +111,11 @@ class BookShown(Answer):
     unit: str | Sequence[str]
     """Its unit, or that of each number."""
     book: PrintedNumbers
-    """What the book prints."""
+    """Value in the book."""
     correct: Numbers
     """The answer for the book's inputs, worked out independently."""
     tolerance: float
-    """The share by which what the book prints may be off by rounding."""
+    """Relative rounding error that the printed value may have."""
     agrees: bool | None
     """Whether the answer is what the edition prints, rounded to its digits; null where it prints
     none, or of other inputs."""

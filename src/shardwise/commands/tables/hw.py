@@ -32,7 +32,7 @@ from shardwise.hardware.prices import price_text
 from shardwise.units import format_seconds, many, sig
 
 MIB, GIB = 2**20, 2**30
-DENSE = "Peaks are dense FLOP/s, a multiply-add counting as two; link rates are one-way."
+DENSE = "Peaks are dense FLOP/s, and a multiply-add counts as two; link rates are one-way."
 
 
 # ---- list --------------------------------------------------------------------------------------
@@ -109,17 +109,17 @@ def _list_page(chips: Sequence[ChipSummary], constants: str) -> Page:
     ]
     title = f"Catalogue, constants of the {constants}"
     yield TextTable(header, [units, *cells], title, left=2, spare=_SPARE)
-    yield f"{DENSE} A dash: not in the catalogue."
+    yield f"{DENSE} A dash means: not in the catalogue."
     askers: dict[str, list[str]] = {}
     for c in chips:
         if c.provider:
             askers.setdefault(c.provider, []).append(c.chip)
-    told = [f"{name} asks for {', '.join(asked)}" for name, asked in askers.items()]
-    yield wrapped(f"$/h: what {'; '.join(told)}", 0, 2)
+    told = [f"{name} for {', '.join(asked)}" for name, asked in askers.items()]
+    yield wrapped(f"$/h: price of {'; '.join(told)}", 0, 2)
     without = [c.chip for c in chips if not c.usd_per_chip_hour]
     if without:
         names = ", ".join(without)
-        yield wrapped(f"no price read: {names}; with --price CHIP=USD plans have dollars", 0, 2)
+        yield wrapped(f"no price: {names}; give one with --price CHIP=USD", 0, 2)
     yield from _unplanned(chips)
     yield "Sources and dates: shardwise hw show CHIP."
 
@@ -132,8 +132,8 @@ def _unplanned(chips: Sequence[ChipSummary]) -> Page:
             lacking.setdefault(name, []).append(c.chip)
     for name, without in lacking.items():
         yield wrapped(
-            f"not planned: {', '.join(without)}, whose {name} ({field_of(name).about}) no source "
-            f"read gives; with --set chip.{name}=NUMBER they are",
+            f"cannot be planned: {', '.join(without)}; no source gives {name} "
+            f"({field_of(name).about}); give it with --set chip.{name}=NUMBER",
             0,
             2,
         )
@@ -187,7 +187,7 @@ class ChipNumbers(Answer):
     status: str
     """Whether it can be had; "" where that is not known."""
     core_kind: str
-    """What its cores are called."""
+    """Name of its cores."""
     network: str
     """The kind and size of its fast network."""
     aliases: Sequence[str]
@@ -199,7 +199,7 @@ class ChipNumbers(Answer):
     slices: Sequence[str]
     """Slices of it, as commands take them."""
     notes: Sequence[str]
-    """What else there is to know."""
+    """Further remarks."""
 
     chip: Chip = hidden()
 
@@ -216,8 +216,8 @@ class ChipNumbers(Answer):
         for note in self.notes:
             yield wrapped(f"- {note}", 2, 4)
         for name in chip.unplanned:
-            lacks = f"no slice is planned: no source read gives {name} ({field_of(name).about})"
-            yield wrapped(f"- {lacks}; plan with --set chip.{name}=NUMBER", 2, 4)
+            lacks = f"cannot be planned: no source gives {name} ({field_of(name).about})"
+            yield wrapped(f"- {lacks}; give it with --set chip.{name}=NUMBER", 2, 4)
 
     def sections(self) -> Mapping[str, Page]:
         """Every number with its source."""
@@ -256,15 +256,16 @@ def _chip_facts(found: ChipNumbers) -> list[Fact]:
         Fact("peak", f"{rates} (dense, a multiply-add is two)"),
         Fact("reached", f"{shares} of the peak, {whence}"),
         Fact("memory", f"{text('hbm_bytes')} nominal, {text('hbm_usable_bytes')} usable"),
-        Fact("its rate", text("hbm_bandwidth")),
+        Fact("bandwidth", text("hbm_bandwidth")),
         Fact("network", network),
         Fact(
             "host",
-            f"{text('chips_per_host')} chips a host{cards}, {text('host_link_oneway')} to it",
+            f"{text('chips_per_host')} chips per host{cards}, {text('host_link_oneway')} host to "
+            "chip",
         ),
         Fact("price", price_text(chip.id, chip.price)),
         Fact("slices", _slices_line(found.slices)),
-        Fact("also", ", ".join(found.aliases[1:]) or "no other name"),
+        Fact("aliases", ", ".join(found.aliases[1:]) or "no other name"),
     ]
 
 
@@ -275,9 +276,9 @@ def _cards_text(host: Switched) -> str:
     sockets = host.sockets or 1
     words = [f" on {many(sockets, 'socket')}", "peer-to-peer"]
     if not host.peer_to_peer:
-        words[1] = f"no peer-to-peer: {_link_rate(host.staged_oneway or 0)} through its memory"
+        words[1] = f"no peer-to-peer: {_link_rate(host.staged_oneway or 0)} through host memory"
     if sockets > 1:
-        words.append(f"{_link_rate(host.across_oneway or 0)} in a group over several sockets")
+        words.append(f"{_link_rate(host.across_oneway or 0)} for a group over several sockets")
     return ", ".join(words)
 
 
@@ -345,12 +346,12 @@ class ChipDiffRequest(CatalogueWords, Command):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ChipsCompared(Answer):
-    """Two chips beside each other."""
+    """Two chips, compared."""
 
     first: str
     """A chip."""
     second: str
-    """The chip beside it."""
+    """The second chip."""
     numbers: Mapping[str, NumberPair]
     """Each number of theirs, by its dotted name, and their price."""
 

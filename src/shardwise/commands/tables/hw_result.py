@@ -59,7 +59,7 @@ class ChipNumber(Record):
     unit: str
     """Its unit; "" for a plain count or share."""
     about: str
-    """What it means."""
+    """Meaning."""
     source: str | None
     """Where it is from."""
 

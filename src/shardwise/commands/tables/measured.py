@@ -4,7 +4,7 @@ from shardwise.commands.base.layout import percent
 from shardwise.roofline.reached import Reached
 from shardwise.units import format_rate, format_seconds, sig
 
-NOTHING = "nothing is measured of it, so the peak"
+NOTHING = "not measured, so the peak"
 """Of what no share of the peak is known."""
 ROW = tuple[str, str, str]
 

@@ -208,7 +208,7 @@ class ModelDiffRequest(ContextRequest):
         if len(names) < 2:
             only = "".join(names)
             raise BadRequest(
-                f"model diff has only '{only}' to compare; name two models or more, "
+                f"model diff needs two models or more, and '{only}' is one; "
                 f"such as `{spelt('model diff', [only, 'llama-3-70b'], {})}`"
             )
         context = self.context()
@@ -227,10 +227,10 @@ class ModelDiffRequest(ContextRequest):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ModelsCompared(Answer):
-    """Models beside each other."""
+    """Models, compared."""
 
     models: Sequence[str]
-    """The models, as they were asked for."""
+    """The models, as given."""
     decisions: Mapping[str, Sequence[Decision]]
     """Decisions by name, a value for each model; several distinct values of its layers in order."""
     differing: Sequence[str]
@@ -250,7 +250,7 @@ class ModelsCompared(Answer):
         same = [key for key in self.decisions if key not in self.differing]
         yield self._table(self.differing)
         if same:
-            yield wrapped(f"the same in all: {', '.join(same)}", 2, 4)
+            yield wrapped(f"the same for all: {', '.join(same)}", 2, 4)
 
     def sections(self) -> Mapping[str, Page]:
         """One line per decision, * marks what differs."""
@@ -286,12 +286,12 @@ def _model_facts(facts: ModelCounts) -> list[Fact]:
             "shape",
             f"{facts.layers} layers, D={_cell(design['d_model D'])}, "
             f"vocabulary {_cell(design['vocabulary V'])}, "
-            f"made for {_cell(design['max context'])} tokens",
+            f"context of {_cell(design['max context'])} tokens",
         ),
         Fact(
             "a token",
             f"{format_flops(facts.forward_flops_per_token)} forward, "
-            f"{format_flops(facts.training_flops_per_token)} to train, at {context:,} tokens",
+            f"{format_flops(facts.training_flops_per_token)} in training, at {context:,} tokens",
         ),
         Fact("KV cache", _kv_text(facts)),
         *([Fact("a sequence", str(facts.sequence_cache))] if facts.sequence_cache else []),

@@ -85,12 +85,14 @@ class RooflineRequest(ChipWords, Command):
     copy: float | str | None = option(
         "A copy within HBM, or from --level.", metavar="BYTES", group="What is planned"
     )
-    dtype: str = option("Compute, activations and result.", default="bf16", show_default=True)
+    dtype: str = option(
+        "Dtype of compute, activations and result.", default="bf16", show_default=True
+    )
     weights: str | None = option(
-        "How the [K, N] operand is stored, if not --dtype.", metavar="DTYPE"
+        "Dtype of the stored [K, N] operand. Default: --dtype.", metavar="DTYPE"
     )
     level: str = option(
-        "Where the operands lie.",
+        "Memory or link that the operands come from.",
         default="hbm",
         show_default=True,
         metavar="hbm|vmem|l2|pcie|ici|dcn",
@@ -98,10 +100,12 @@ class RooflineRequest(ChipWords, Command):
         meaning="the memory or link that operands come from",
     )
     batch: str | Sequence[int] | int | None = option(
-        "Tokens M in place of that of --matmul.", metavar="M,..|FIRST:LAST:POINTS"
+        "Tokens M, in place of M in --matmul.", metavar="M,..|FIRST:LAST:POINTS"
     )
     measured: float | str | None = option(
-        "What it took, such as 1.4ms: its share of the roofline.", metavar="TIME", group="Targets"
+        "Measured time, such as 1.4ms: shows its share of the roofline.",
+        metavar="TIME",
+        group="Targets",
     )
 
     def dims(self) -> Dims:
@@ -127,8 +131,8 @@ class RooflineRequest(ChipWords, Command):
             if getattr(self, name) != usual and asked[0] not in ops:
                 of = " and ".join(flag_of(self, op) for op in ops)
                 raise BadRequest(
-                    f"{flag_of(self, name)} does nothing for {flag_of(self, asked[0])}; it belongs "
-                    f"to {of}: leave it out"
+                    f"{flag_of(self, name)} has no effect with {flag_of(self, asked[0])}; it "
+                    f"belongs to {of}: leave it out"
                 )
 
     def _op(self) -> OpRoofline:
@@ -270,7 +274,7 @@ class MatmulAnswer(Answer, RooflineFigures):
     """One matmul on one chip."""
 
     level: str
-    """Where the operands lie."""
+    """Memory or link that the operands come from."""
     bandwidth: float
     """Bytes per second from there."""
     rows: Sequence[RooflineRow] | None = part()

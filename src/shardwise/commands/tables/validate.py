@@ -32,18 +32,18 @@ _WORST, _FEW = 10, 20
 """Runs that --detail names; runs of a table that are each shown, as a user's own are."""
 _NO_COLUMNS = ("interval", "mesh", "inferred", "evidence")
 Efficiency = Literal["fitted", "roofline"]
-_CONSTANTS = {"fitted": "fitted constants", "roofline": "chip rates alone, no fit"}
+_CONSTANTS = {"fitted": "fitted constants", "roofline": "peak chip rates, no fit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateRequest(Command):
     """Price every run of a table of measurements on its own plan and compare times.
 
-    `path` is a CSV; without one the published runs that come with shardwise, each with its
-    citation, are taken. A training run that the constants were fitted on is predicted by constants
-    without its group, so that every error is one of a run not seen; the in-sample error stands
-    second. With `evidence` every training run is moved, one that is among them by the others.
-    `checked()` of the answer raises where the median absolute error is larger than `check`.
+    `path` is a CSV; the default is the published runs that ship with shardwise, each with its
+    citation. Constants fitted without its group predict each training run, so that every error is
+    that of an unseen run; the in-sample error comes second. `evidence` corrects every training run,
+    a run of its own table only by the others. `checked()` of the answer raises if the median
+    absolute error is larger than `check`.
     """
 
     COMMAND: ClassVar[str] = "validate"
@@ -52,21 +52,21 @@ class ValidateRequest(Command):
         default=None, kw_only=False, metadata=place("[TABLE.csv]", kind="file", required=False)
     )
     serving: bool = switch(
-        "Serving measurements: time per output token, TTFT.",
+        "Serving runs: time per output token and TTFT.",
         group="Beside the answer",
         meaning="rows of serving in place of training",
     )
     source: Words = several(
-        "Only rows of this source; repeatable.", metavar="S", group="Beside the answer"
+        "Only rows of this source; may be repeated.", metavar="S", group="Beside the answer"
     )
     grade: str | None = option("Only rows of this grade.", metavar="A|B", group="Beside the answer")
     no_fit: bool = switch(
-        "Chip rates alone: no efficiency, no fitted constant.", group="Beside the answer"
+        "Peak chip rates: no efficiency, no fitted constant.", group="Beside the answer"
     )
     check: float | str | None = option(
-        "Exit with 4 where the median absolute error is larger, such as 10%.", metavar="MEDIAN"
+        "Exit with code 4 if the median absolute error is larger, such as 10%.", metavar="MEDIAN"
     )
-    detail: bool = switch("Name every row that is left out, and the worst.")
+    detail: bool = switch("Name the worst rows, and every row that is left out.")
     evidence: Own | None = option(OWN_RUNS)
 
     def answer(self, progress: Progress | None = None) -> "TrainingValidated | ServingValidated":
@@ -281,28 +281,28 @@ def _own_runs(found: Validation) -> Page:
     name, among = shifts[0].name, sum(row.among for row in found.rows)
     if among:
         yield wrapped(
-            f"in {name}, too: {among} of these runs; each is predicted by the others there, itself "
-            "and those of its configuration left out, so that its error is that of a run not seen",
+            f"{name} also has {among} of these runs; each is predicted from the others there, "
+            "without itself and its configuration, so that its error is that of a run not seen",
             hanging=2,
         )
     moved = [one.times for one in shifts if one.like]
     if not moved:
         yield wrapped(
-            f"no{' other' * bool(among)} run of {name} is like one of these, so that nothing is "
-            "moved; add runs of such chips and software to it",
+            f"no{' other' * bool(among)} run of {name} is like one of these, so nothing "
+            "changes; add runs of these chips and this software to it",
             hanging=2,
         )
         return
     widths = median((t.high - t.low) / (t.before.high - t.before.low) for t in shifts if t.like)
     yield wrapped(
-        f"moved by runs of {name}: {len(moved)} of these runs; in the median predicted to take "
-        f"{sig(median(moved))} times as long, with ranges {sig(widths)} times as wide",
+        f"corrected by runs of {name}: {len(moved)} of these runs; in the median the prediction "
+        f"is {sig(median(moved))} times as long and its range {sig(widths)} times as wide",
         hanging=2,
     )
 
 
 def _each(found: Validation) -> TextTable:
-    """Every run of a few, with the range in which 8 of 10 such runs fell."""
+    """Every run of a few, with the range in which 8 of 10 runs fell."""
     rows = [
         [
             r.run.id,
@@ -313,7 +313,7 @@ def _each(found: Validation) -> TextTable:
         ]
         for r in found.rows
     ]
-    return TextTable(["run", "predicted", "8 of 10 such runs", "measured", "error"], rows)
+    return TextTable(["run", "predicted", "8 of 10 runs", "measured", "error"], rows)
 
 
 def _peaks(rows: Sequence[ScoredRun], title: str) -> Page:
@@ -342,8 +342,8 @@ def _headline(told: TrainingRuns) -> dict[str, Summary]:
     own = "runs, each by a fit without its group" if seen.n == len(told.rows) else "runs not seen"
     return {
         own: errors,
-        "a constant MFU per dtype, likewise": errors.constant_mfu,
-        "in-sample: runs that were fitted on": seen,
+        "one MFU per dtype, fitted likewise": errors.constant_mfu,
+        "in-sample: runs used in the fit": seen,
     }
 
 
@@ -352,12 +352,12 @@ def _checks(told: TrainingRuns) -> Page:
     rows = [["runs inside their 80 % range", share_text(coverage.all)]]
     rows += [[f"  {k} ({one.n})", share_text(one.inside)] for k, one in coverage.by_class.items()]
     if memory.n:
-        what = f"peak memory, median |error| of {memory.n} runs that tell it"
+        what = f"peak memory, median |error| of {memory.n} runs that report it"
         rows.append([what, share_text(memory.median_abs_error)])
         rows.append(["  in the median", signed_text(memory.median_error)])
         rows.append(["  90th % of |error|", share_text(memory.p90_abs_error)])
     unfit = f"{len(told.would_not_fit)} of {len(told.rows)}"
-    rows.append(["runs whose counted memory exceeds usable HBM", unfit])
+    rows.append(["runs predicted not to fit usable HBM", unfit])
     yield TextTable(["check", ""], rows)
 
 
@@ -415,7 +415,7 @@ def _serving_page(told: ServingValidated) -> Page:
     if found.coverage is not None:
         yield f"\n{found.coverage:.0%} of them inside their 80 % range"
     if unknown := {r.run.chip for r in found.rows if not load_engine(r.engine).knows(r.run.chip)}:
-        yield f"no run on {', '.join(sorted(unknown))} is known: their ranges are wide"
+        yield f"no published run on {', '.join(sorted(unknown))}: these ranges are wide"
     yield "\nTime to the first token"
     yield from _held_out({fold: one.ttft for fold, one in found.left_out.items()}, told.ttft)
     if found.first_coverage is not None:
@@ -436,7 +436,7 @@ def _held_out(left_out: Mapping[str, Summary], all_runs: Summary) -> Page:
     """Errors with each kind of group left out of the fit, then those in sample."""
     if left_out:
         left = {f"a {fold} left out": one for fold, one in left_out.items()}
-        yield summaries_table("predicted by a fit with", left, "rank")
+        yield summaries_table("fitted with", left, "rank")
         yield ""
     yield summaries_table("in-sample", {"all": all_runs}, "rank")
 

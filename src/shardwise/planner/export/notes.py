@@ -237,7 +237,7 @@ def noted(text: str, said: Fields) -> Fields:
 def named(target: str, field: str, value: Any, words: Mapping[Any, str]) -> str:
     """The target's word for a value; BadRequest names the field, the value and what is known."""
     if value not in words:
-        raise refused(target, field, value, f"it knows {', '.join(map(str, words))}")
+        raise refused(target, field, value, f"it supports {', '.join(map(str, words))}")
     return words[value]
 
 

@@ -64,7 +64,7 @@ def no_word(field: str, value: Any, known: Sequence[Any]) -> Obstacle:
     """A choice that a server has no flag for, and what it knows, the first being the remedy."""
     words = ", ".join(map(value_text, known))
     remedy = f"set {field} to {value_text(known[0])}"
-    return Obstacle(field=field, value=value, rule=f"it knows {words}", remedy=remedy)
+    return Obstacle(field=field, value=value, rule=f"it supports {words}", remedy=remedy)
 
 
 def on_mesh(plan: ServePlan, rule: str, remedy: str) -> Obstacle:

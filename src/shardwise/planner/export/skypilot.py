@@ -73,7 +73,7 @@ def obstacles(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
             near = "export to xpk, or plan for a slice of another shape"
             found.append(Obstacle(field="slice", value=plan.slice, rule=rule, remedy=near))
     elif piece.chip.id not in exported(TARGET):
-        rule = f"of GPUs it knows {', '.join(exported(TARGET))}"
+        rule = f"of GPUs it supports {', '.join(exported(TARGET))}"
         remedy = "plan for one of them"
         found.append(Obstacle(field="slice", value=plan.slice, rule=rule, remedy=remedy))
     return found

@@ -109,28 +109,28 @@ MESH_RULES: tuple[MeshRule, ...] = (
         name="slices",
         kind="scope",
         rule="replica divides the slices in use; behind switches it is 1",
-        reason="replica is the axis that crosses slices; behind switches data is the same thing",
+        reason="replica is the axis that crosses slices; behind switches data does the same",
         holds=_replica,
     ),
     MeshRule(
         name="tensor_limit",
         kind="scope",
         rule=f"tensor is at most {MAX_TENSOR}",
-        reason="its exchanges stand between the matmuls of every layer",
+        reason="its collectives run between the matmuls of every layer",
         holds=lambda request, d: d["tensor"] <= MAX_TENSOR,
     ),
     MeshRule(
         name="context_limit",
         kind="scope",
         rule=f"context is at most {MAX_CONTEXT}",
-        reason="its exchanges stand within the attention of every layer",
+        reason="its collectives run within the attention of every layer",
         holds=lambda request, d: d["context"] <= MAX_CONTEXT,
     ),
     MeshRule(
         name="pins",
         kind="scope",
         rule="a pinned axis has its degree",
-        reason="the request says so",
+        reason="the request sets it",
         holds=_pinned,  # of the finished mesh the degree is exactly the pin, see pinned_exactly
     ),
 )
@@ -160,7 +160,7 @@ COLUMN_RULES: tuple[ColumnRule, ...] = (
         name="microbatches",
         kind="scope",
         rule=f"microbatches is a divisor of the batch, at most {MAX_MICROBATCHES}",
-        reason="more of them only make the products of each one smaller",
+        reason="more of them only make each matmul smaller",
         holds=lambda request, c: c.microbatches <= MAX_MICROBATCHES,
     ),
     ColumnRule(
@@ -266,24 +266,24 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
         kind="law",
         about=("storage_axes",),
         rule="which axes store parameters is chosen only where expert or context is above 1",
-        reason="elsewhere fsdp is the only axis that could",
+        reason="otherwise fsdp is the only axis that can",
         holds=_storage,
     ),
     StructureRule(
         name="reshard",
         kind="law",
         about=("weight_gather", "storage_axes"),
-        rule="keeping gathered parameters is chosen only where some axis stores them in pieces",
-        reason="else nothing is gathered",
+        rule="keeping gathered parameters is chosen only where some axis shards them",
+        reason="otherwise nothing is gathered",
         holds=_reshard,
     ),
     StructureRule(
         name="reduce",
         kind="law",
         about=("gradient_reduce", "storage_axes"),
-        rule="gradients of parameters in pieces are reduced after every microbatch, or as the "
+        rule="gradients of sharded parameters are reduced after every microbatch, or as the "
         "software's pipeline does it",
-        reason="no software lets one choose",
+        reason="no software offers a choice",
         holds=_reduce,
     ),
     StructureRule(
@@ -291,7 +291,7 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
         kind="law",
         about=("zero", "gradient_reduce"),
         rule="with ZeRO-2 gradients are reduced after every microbatch",
-        reason="a device keeps only its pieces of them",
+        reason="a device keeps only its shards of them",
         holds=_reduce_zero,
     ),
     StructureRule(
@@ -299,7 +299,7 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
         kind="law",
         about=("context_method",),
         rule="a context method is chosen only where context is above 1",
-        reason="else every device has its whole sequences",
+        reason="otherwise every device has whole sequences",
         holds=_context,
     ),
     StructureRule(
@@ -312,7 +312,7 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
         kind="law",
         about=("pipeline_schedule", "virtual_stages"),
         rule="a pipeline schedule is chosen only where there are pipeline stages",
-        reason="else all of them are the same loop over microbatches",
+        reason="otherwise all schedules are the same loop over microbatches",
         holds=_schedule,
     ),
     StructureRule(
@@ -320,7 +320,7 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
         kind="law",
         about=("pipeline_schedule", "virtual_stages"),
         rule="every stage has at least one layer per chunk",
-        reason="a chunk without layers would only pass activations on",
+        reason="a chunk without layers would only forward activations",
         holds=_chunks,
     ),
     StructureRule(

@@ -18,7 +18,7 @@ def no_legal_plan(request: TrainRequest) -> str:
     """That no mesh is legal, and the nearest batches that some mesh divides."""
     pins = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
     if request.software is not None:
-        pins += f" among those that {request.software.title} runs"
+        pins += f", of those that {request.software.title} runs,"
     near = nearest_batches(request)
     if request.sequences in near:
         return (
@@ -70,14 +70,14 @@ def nearest_miss(
     )
     pinned = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
     if unpinned is not None:
-        remedy = f"pin less: {mesh_text(unpinned.mesh)} fits, or {remedy}"
+        remedy = f"pin fewer axes: {mesh_text(unpinned.mesh)} fits, or {remedy}"
     elif pinned and request.part is None:
-        remedy += "; no plan with less pinned fits either"
+        remedy += "; no plan with fewer axes pinned fits either"
     if leaner:
         remedy = f"it fits with {leaner}; or {remedy}"
     return (
-        f"no plan{pinned} fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
+        f"no plan{pinned} fits {describe(request.piece)}: the smallest ({mesh_text(plan.mesh)}, "
         f"{plan.microbatches} microbatches, remat {plan.remat}) needs {format_gib(nearest.memory)} "
-        f"per device of {format_gib(request.max_hbm_bytes)} usable, {format_bytes(over)} too much, "
-        f"most of it {largest} ({format_bytes(float(kinds[largest]))}); {remedy}"
+        f"per device, {format_gib(request.max_hbm_bytes)} usable: {format_bytes(over)} too much, "
+        f"mostly {largest} ({format_bytes(float(kinds[largest]))}); {remedy}"
     )

@@ -68,7 +68,7 @@ def alternatives(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
     if request.pools == "one" and chip.data_centre is not None:
         apart = replace(request, pools="two", fill=False, max_chips=inf, rate=serving.served.rate)
         option = f"--pools two{_anywhere(serving, chip)}"
-        found += _searched(serving, apart, "prompts on their own", "--pools two", option)
+        found += _searched(serving, apart, "separate prefill", "--pools two", option)
     found += _on_others(serving, others)
     return found
 

@@ -152,11 +152,11 @@ def speculation(request: ServeRequest, fleet: Fleet, guesses: int = GUESSES) -> 
     slower = float(server.seconds(wide)[0] / server.seconds(step)[0])
     said = (
         f"a step that checks {guesses} guessed tokens of each of {fleet.running:,.0f} sequences "
-        f"takes {sig(slower)} times as long as a plain one"
+        f"takes {sig(slower)} times as long as a normal step"
     )
     what = "speculation"
     if slower >= guesses + 1:
-        why = f"{said}, for {guesses + 1} tokens where all guesses are right"
+        why = f"{said}, and gives {guesses + 1} tokens if all guesses are right"
         return Verdict(what=what, helps=False, factor=(guesses + 1) / slower, why=why)
     rates = np.linspace(0.0, 1.0, 1001)
     tokens = np.sum(rates[:, None] ** np.arange(guesses + 1), axis=1)
@@ -165,7 +165,7 @@ def speculation(request: ServeRequest, fleet: Fleet, guesses: int = GUESSES) -> 
         what=what,
         helps=even <= _LIKELY,
         factor=None,
-        why=f"{said}, so tokens come faster where more than {even:.0%} of the guesses are right",
+        why=f"{said}; tokens come faster if more than {even:.0%} of the guesses are right",
     )
 
 

@@ -29,8 +29,8 @@ def _beyond_context(request: ServeRequest) -> str:
     if cfg.max_context is None or tokens <= cfg.max_context:
         return ""
     return (
-        f"requests of {tokens:,} tokens are longer than the {cfg.max_context:,} that {cfg.name} "
-        "was made for (max_position_embeddings): use shorter ones; "
+        f"requests of {tokens:,} tokens are longer than the context of {cfg.name}, "
+        f"{cfg.max_context:,} (max_position_embeddings): use shorter ones; "
     )
 
 
@@ -44,9 +44,12 @@ def _refusal(searched: FleetSearch) -> str:
         if best.meets(request.within):
             return _too_few(request, best)
     best = searched.best
-    said = _missed(best, request.goal) or "keeps them in closed form, but not when simulated"
+    said = (
+        _missed(best, request.goal)
+        or "keeps them by the closed-form estimate, but not when simulated"
+    )
     return (
-        f"no servers of {best.piece.chip.id} keep the targets for {request.cfg.name}; the "
+        f"no servers on {best.piece.chip.id} keep the targets for {request.cfg.name}; the "
         f"nearest, on {best.piece} ({mesh_text(best.server.mesh)}), {said}: "
         "allow more time, or use shorter prompts or another chip"
     )
@@ -69,7 +72,7 @@ def _too_few(request: ServeRequest, best: Fleet) -> str:
     needed = max(best.chips, most + min(best.piece.chips, most))
     are, hold = ("is", "holds") if most == 1 else ("are", "hold")
     return (
-        f"{request.rate:g} requests/s take about {many(needed, 'chip')} of {chip.id} within these "
+        f"{request.rate:g} requests/s need about {many(needed, 'chip')} of {chip.id} within these "
         f"targets, and {many(most, 'chip')} {are} given: plan --on {chip.id} with --max-chips "
         f"{needed} or more, or leave out --rate to see what {many(most, 'chip')} {hold}"
     )
@@ -91,14 +94,14 @@ def _nowhere(request: ServeRequest) -> str:
         if request.pins and any(grids(loose, p, dtypes) for p in (request.pieces[0], last)):
             return (
                 f"no server of {request.cfg.name} with {_pins(request)} pinned fits "
-                f"{chip.id} (up to {last} was looked at); without the pin one does: leave --pin out"
+                f"{chip.id} (tried up to {last}); without the pin one fits: leave --pin out"
             )
         usable = format_gib(last.chips * chip.require("hbm_usable_bytes"))
         larger = (p for p in candidate_slices(chip) if p.chips > last.chips)
         first = next((p for p in larger if any(grids(loose, p, dtypes))), None)
-        remedy = "a larger slice" if first is None else f"{first} or larger, where it fits"
+        remedy = "a larger slice" if first is None else f"{first} or larger, which fits"
         return (
-            f"{request.cfg.name} fits no slice of {chip.id} that was looked at (up to {last}, "
+            f"{request.cfg.name} fits no slice of {chip.id} (tried up to {last}, "
             f"{usable} in all): its weights and the cache of one request need more memory; use "
             f"{remedy}, another chip, shorter requests or smaller dtypes (--weights, --kv)"
         )
@@ -107,16 +110,16 @@ def _nowhere(request: ServeRequest) -> str:
         wider = replace(request, batch=batch)
         if any(grids(wider, piece, dtypes) for piece in (request.pieces[0], last)):
             return (
-                f"no steady load of {request.cfg.name} keeps to {many(request.batch, 'sequence')} "
-                f"per server on {chip.id}: arrivals come unevenly, so that even one running on "
+                f"{many(request.batch, 'sequence')} per server are too few for a steady load of "
+                f"{request.cfg.name} on {chip.id}: arrivals are uneven, so even one running on "
                 f"average needs room for more; use --batch {batch} or more"
             )
     tried = (grids(free, piece, dtypes) for piece in request.pieces)
     least = min(float(np.min(grid.decode)) for found in tried for grid in found)
     return (
-        f"no slice of {chip.id} that was looked at (up to {last}) has a step of "
+        f"no slice of {chip.id} (tried up to {last}) has a decode step of "
         f"{request.cfg.name} within TPOT {format_seconds(request.goal.tpot)}; the shortest takes "
-        f"{format_seconds(least)} by the constants of {request.engine.name}: allow a longer "
+        f"{format_seconds(least)} with the constants of {request.engine.name}: allow a longer "
         "--tpot, use another chip, or smaller dtypes (--weights, --kv)"
     )
 
@@ -142,16 +145,16 @@ def _pinned_away(request: ServeRequest) -> str:
     if prod(pins.values()) > devices:
         return (
             f"--pin {text} takes {prod(pins.values()):,} devices, and {last}, the largest slice "
-            f"that was looked at, has {devices:,}; pin less, or plan on a larger slice"
+            f"tried, has {devices:,}; pin less, or plan on a larger slice"
         )
     if alone:
         return (
-            f"--pin {alone[0]}={pins[alone[0]]}: {title} can have no such server of {cfg.name} on "
-            f"{chip.id}, whatever its memory (up to {last} was looked at); pin another degree"
+            f"--pin {alone[0]}={pins[alone[0]]}: {title} has no server of this degree for "
+            f"{cfg.name} on {chip.id}, whatever its memory (tried up to {last}); pin another degree"
         )
     return (
-        f"--pin {text}: {title} can lay out no server of {cfg.name} so on {chip.id} (up to {last} "
-        "was looked at): it lacks such a way to cut, or no slice has that shape; pin fewer axes"
+        f"--pin {text}: {title} has no server with this mesh for {cfg.name} on {chip.id} (tried up "
+        f"to {last}): it cannot shard so, or no slice has that shape; pin fewer axes"
     )
 
 
@@ -179,7 +182,7 @@ def _missed(fleet: Fleet, goal: Objectives) -> str:
     missed = [
         f"has {name} {format_seconds(got)} for {format_seconds(limit)}"
         if isfinite(got)
-        else f"has no steady {name}, as more comes than it answers"
+        else f"has no steady {name}: more requests arrive than it answers"
         for name, got, limit in pairs
         if got > limit
     ]

@@ -118,7 +118,7 @@ def _replica(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> ReplicaModel:
     if model.kv_tokens < plan.scheduling.page_size:
         raise NoFeasiblePlan(
             f"{plan.model} leaves no room for a cache on {piece}: {model.kv_tokens:,} tokens fit "
-            f"beside the weights into {plan.scheduling.memory_share:.0%} of the usable memory, a "
+            f"beside the weights in {plan.scheduling.memory_share:.0%} of the usable memory, and a "
             f"page has {plan.scheduling.page_size}; use more chips or smaller weights, or raise "
             "scheduling.memory_share"
         )

@@ -78,14 +78,14 @@ JAX = SoftwareRow(
             "dtypes.moments",
             ("dtypes", "optimizer"),
             _moments,
-            f"it knows {', '.join(DTYPES)}",
+            f"it supports {', '.join(DTYPES)}",
             "set dtypes.moments to f32",
         ),
         about_choices(
             "remat_kinds",
             ("remat",),
             lambda c: not set(c.structure.remat_kinds) & set(PART_OF),
-            "it treats parts of a kind as one",
+            "it treats all parts of a kind alike",
             "name the whole kind",
         ),
         of_choice(
@@ -95,22 +95,22 @@ JAX = SoftwareRow(
                 | ~c.stored
                 | (np.asarray(c.microbatches) == 1)
             ),
-            "it gathers for every microbatch",
+            "it gathers weights for every microbatch",
             "set weight_gather to per_pass or per_microbatch",
         ),
         about_choices(
             "sequence_parallel",
             ("expert_over_tensor", "sequence_parallel"),
             _cuts,
-            "tokens are cut evenly over context x tensor",
+            "it shards tokens evenly over context x tensor",
             "use a sequence length that they divide, or sequence_parallel false",
         ),
         about_choices(
             "mesh",
             ("storage_axes", "expert_over_tensor"),
             _stores,
-            "it cuts each weight evenly, and some weight has no dim that the storage axes divide",
-            "store over fewer devices, with data for the others",
+            "it shards each weight evenly, and the storage axes divide no dim of some weight",
+            "store over fewer devices, and use data for the others",
         ),
         always(
             "sequence_length",

@@ -162,7 +162,7 @@ MAXTEXT = SoftwareRow(
         always(
             "box",
             lambda c: tuple(c.box) == tuple(c.piece.shape),
-            "a job takes whole slices",
+            "a job uses whole slices",
             "use the whole slice, or plan for a smaller one",
         ),
         of_choice(
@@ -176,7 +176,7 @@ MAXTEXT = SoftwareRow(
         of_choice(
             "zero",
             lambda c: (c.copies == 1) | (c.degree("fsdp") == 1) | (c.structure.zero == 0),
-            "beside fsdp it does not shard the optimizer state over data",
+            "with fsdp it does not shard the optimizer state over data",
             "set zero to 0",
         ),
         about_choices(
@@ -212,13 +212,13 @@ MAXTEXT = SoftwareRow(
         of_choice(
             "logit_chunks",
             _tiled,
-            "its vocabulary tiles divide the tokens of a microbatch that a device has",
+            "its vocabulary tiles divide the tokens per device of a microbatch",
             "set logit_chunks to 1, or use a batch and length that divide",
         ),
         of_choice(
             "optimizer",
             lambda c: c.structure.optimizer != "muon" or decoder_block(c.cfg) in MUON_BLOCKS,
-            f"its Muon knows the blocks {', '.join(MUON_BLOCKS)}",
+            f"its Muon supports the blocks {', '.join(MUON_BLOCKS)}",
             "set optimizer to adam",
         ),
         always(
@@ -227,7 +227,7 @@ MAXTEXT = SoftwareRow(
                 (c.degree("stage") == 1) | (np.asarray(c.microbatches) % c.degree("stage") == 0)
             ),
             "a pipeline takes multiples of its stages",
-            "use such a number of microbatches",
+            "use a multiple of the stages",
         ),
         always(
             "mesh",

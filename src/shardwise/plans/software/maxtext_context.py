@@ -69,13 +69,13 @@ CONTEXT = (
         "attention_kernel",
         ("attention_kernel", "context_method"),
         lambda c: (c.structure.attention_kernel == "flash") | _unless(c, RING, EXCHANGE),
-        "ring and ulysses run in its flash kernel alone",
+        "ring and ulysses run only in its flash kernel",
         "set attention_kernel to flash",
     ),
     of_choice(
         "context_method",
         lambda c: _tpu(c) | _unless(c, EXCHANGE),
-        "ulysses runs on TPUs alone",
+        "ulysses runs only on TPUs",
         "set context_method to ring",
     ),
     of_choice(
@@ -87,21 +87,21 @@ CONTEXT = (
     of_choice(
         "context_method",
         lambda c: _whole(c) | _unless(c, RING, EXCHANGE, *(() if _tpu(c) else (GATHER,))),
-        "ring, ulysses and what runs on GPUs attend to all tokens before one, without sinks",
+        "ring, ulysses and all methods on GPUs attend to all earlier tokens, without sinks",
         lambda c: "set context_method to all_gather" if _tpu(c) else "use context=1",
     ),
     about_choices(
         "context_method",
         ("context_method", "packed_lengths"),
         lambda c: (not (_tpu(c) and _latent(c) and c.structure.packed_lengths)) | _unless(c, RING),
-        "on TPUs ring runs no packed sequences through latent attention",
+        "on TPUs ring does not run packed sequences with latent attention",
         "set context_method to all_gather",
     ),
     about_choices(
         "context_method",
         ("attention_kernel", "context_method", "packed_lengths"),
         lambda c: _tpu(c) | (not _fused_packed(c)) | _unless(c, GATHER),
-        "on GPUs packed sequences go over context by ring",
+        "on GPUs packed sequences need ring over context",
         "set context_method to ring",
     ),
     about_choices(
@@ -110,15 +110,15 @@ CONTEXT = (
         lambda c: (
             (not _tpu(c)) | (c.sequence_length % c.degree("context") ** 2 == 0) | _unless(c, RING)
         ),
-        "on TPUs the square of context divides the tokens of a sequence under ring",
+        "on TPUs with ring, context squared divides the tokens of a sequence",
         "use a smaller degree of context, or set context_method to all_gather",
     ),
     about_choices(
         "mesh",
         ("context_method",),
         lambda c: _in_zigzag(c) | _unless(c, RING, GATHER),
-        "context is even, and twice it divides the tokens of a sequence, but under ulysses",
-        "use such a degree of context",
+        "context is even and 2 x context divides the tokens of a sequence, except with ulysses",
+        "use a degree of context that does",
     ),
     about_choices(
         "mesh",

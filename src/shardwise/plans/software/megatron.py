@@ -123,13 +123,13 @@ MEGATRON = SoftwareRow(
         of_choice(
             "storage_axes",
             lambda c: ~c.stored | all_stored(c),
-            "Megatron-FSDP stores parameters in pieces over expert and context too",
+            "Megatron-FSDP also shards parameters over expert and context",
             "set storage_axes to [fsdp, expert, context], or fsdp to 1",
         ),
         of_choice(
             "zero",
             lambda c: ~c.stored | (c.copies == 1) | (c.structure.zero < 2),
-            "replicas of Megatron-FSDP know no_shard (0) and optim (1)",
+            "replicas of Megatron-FSDP support no_shard (0) and optim (1)",
             "set zero to 1",
         ),
         about_choices(
@@ -142,25 +142,26 @@ MEGATRON = SoftwareRow(
         of_choice(
             "remat",
             _recomputes,
-            f"it recomputes whole layers, or of {', '.join(MODULES)} (activations: of experts)",
+            f"it recomputes whole layers, or only {', '.join(MODULES)} (activations: those of "
+            "experts)",
             "set remat to block, or to none, with remat_kinds left out",
         ),
         of_choice(
             "dtypes.param",
             _parameters,
-            "parameters are bf16 or f16, or fp8 in fp8 compute alone",
+            "parameters are bf16 or f16, or fp8 with fp8 compute only",
             "set dtypes.param to bf16",
         ),
         of_choice(
             "dtypes.compute",
             _computes,
-            "it computes as parameters are stored, or in fp8 or mxfp8",
+            "it computes in the dtype of the parameters, or in fp8 or mxfp8",
             "set dtypes.compute to bf16",
         ),
         of_choice(
             "dtypes.master",
             _master,
-            "mixed precision keeps an f32 copy, and f32 none",
+            "mixed precision keeps an f32 copy of the parameters; f32 keeps none",
             lambda c: f"set dtypes.master to {'none' if _f32(c) else 'f32'}",
         ),
         of_choice(
@@ -174,8 +175,8 @@ MEGATRON = SoftwareRow(
         always(
             "model",
             _one_attention,
-            "the arguments written for it describe one kind of attention",
-            "plan for a model with one",
+            "its arguments describe one kind of attention",
+            "plan for a model with one kind",
         ),
     ),
     builds=(

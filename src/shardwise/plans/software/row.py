@@ -64,8 +64,8 @@ class SoftwareRow:
             field="model",
             about=(),
             holds=lambda c: not self.unbuilt(c),
-            rule="the flags that are written for it do not describe every part of the model",
-            remedy=lambda c: f"lacking are {', '.join(sorted(self.unbuilt(c)))}",
+            rule="its flags in our export do not describe every part of the model",
+            remedy=lambda c: f"missing: {', '.join(sorted(self.unbuilt(c)))}",
             ours=True,
         )
 
@@ -94,7 +94,7 @@ class SoftwareRow:
 def _worded(field: str, words: Mapping[Any, str], *, ours: bool) -> Limit:
     """That a choice, where it makes a difference, has a word."""
     known = ", ".join(value_text(value) for value in words)
-    told = "what is written for it says" if ours else "it knows"
+    told = "its export writes" if ours else "it supports"
     return Limit(
         field=field,
         about=about_of(field),

@@ -15,7 +15,7 @@ def stores_all() -> Limit:
     return of_choice(
         "storage_axes",
         lambda c: all_stored(c),
-        "it stores parameters in pieces over expert and context too",
+        "it also shards parameters over expert and context",
         f"set storage_axes to [{', '.join(STORAGE_AXES)}]",
     )
 
@@ -47,7 +47,7 @@ def dtype_of_store(words: Mapping[str, str]) -> tuple[Limit, ...]:
         of_choice(
             "dtypes.master",
             no_bits_lost,
-            "it would lose parameters' bits",
+            "without a master copy it would lose bits of the parameters",
             "set dtypes.master to f32",
         ),
         of_choice(

@@ -130,14 +130,14 @@ TORCHTITAN = SoftwareRow(
                 or (c.structure.remat, dict(c.structure.remat_kinds))
                 == ("block", selective(experts=c.cfg.has_experts))
             ),
-            "beside whole blocks it keeps what its SelectiveAC does: qkv and attention, and of an "
+            "besides whole blocks it keeps what its SelectiveAC does: qkv and attention, and of an "
             "MLP mlp_gate and mlp_out",
             "leave remat_kinds out",
         ),
         of_choice(
             "dtypes.compute",
             lambda c: c.structure.dtypes.compute != "nvfp4" or not c.cfg.has_experts,
-            "its nvfp4 is of linear layers, not of experts",
+            "its nvfp4 covers linear layers, not experts",
             "set dtypes.compute to mxfp8",
         ),
         of_choice(
@@ -146,7 +146,7 @@ TORCHTITAN = SoftwareRow(
                 ~(c.stored & (c.microbatches > 1))
                 | ((c.structure.gradient_reduce == "per_step") == (c.degree("stage") > 1))
             ),
-            "it reduces gradients once a step under a pipeline, else after every microbatch",
+            "with a pipeline it reduces gradients once per step, else after every microbatch",
             "set gradient_reduce to per_step with stages, else to per_microbatch",
         ),
         of_choice(
@@ -162,7 +162,7 @@ TORCHTITAN = SoftwareRow(
             lambda c: (
                 c.structure.expert_over_tensor | (c.degree("tensor") == 1) | (not c.cfg.has_experts)
             ),
-            "its experts span tensor, which does not cut them",
+            "tensor does not shard its experts",
             "set expert_over_tensor to true",
         ),
         always(

@@ -130,45 +130,47 @@ TRAINER = SoftwareRow(
             "it has no pipeline",
             "use stage=1",
         ),
-        always("mesh", lambda c: c.degree("expert") == 1, "it cuts no experts", "use expert=1"),
+        always(
+            "mesh", lambda c: c.degree("expert") == 1, "it does not shard experts", "use expert=1"
+        ),
         about_choices(
             "mesh",
             ("dtypes",),
             lambda c: (c.degree("tensor") * c.degree("context") == 1) | (_engine(c) == "fsdp"),
-            "accelerate's ParallelismConfig has tensor and context parallelism beside FSDP alone",
+            "accelerate's ParallelismConfig has tensor and context parallelism only with FSDP",
             "use fsdp=2 or more with them, and set dtypes.master to none, or use fsdp alone",
         ),
         of_choice(
             "sequence_parallel",
             lambda c: np.logical_not(c.structure.sequence_parallel) | (c.degree("tensor") == 1),
-            "the tensor parallelism of transformers leaves activations whole between matmuls",
+            "the tensor parallelism of transformers does not shard activations between matmuls",
             "set sequence_parallel to false",
         ),
         of_choice(
             "context_method",
             lambda c: (c.degree("context") == 1) | (c.structure.context_method in CONTEXT_WORDS),
-            f"beside FSDP context parallelism is one of {', '.join(CONTEXT_METHODS)}",
+            f"with FSDP context parallelism is one of {', '.join(CONTEXT_METHODS)}",
             "set context_method to all_gather",
         ),
         about_choices(
             "remat_kinds",
             ("remat",),
             lambda c: not c.structure.remat_kinds,
-            "it keeps all of a block or nothing of it",
+            "it keeps all activations of a block, or none",
             "leave remat_kinds out",
         ),
         about_choices(
             "mesh",
             ("dtypes",),
             lambda c: (_engine(c) != "deepspeed") | (c.degree("fsdp") == 1) | (c.copies == 1),
-            "DeepSpeed's stage 3 stores over all devices",
+            "DeepSpeed's stage 3 shards over all devices",
             "use fsdp alone, or set dtypes.param to f32 and dtypes.master to none",
         ),
         about_choices(
             "zero",
             ("zero", "storage_axes", "dtypes"),
             lambda c: (_engine(c) == "deepspeed") | (c.structure.zero == 0) | (c.copies == 1),
-            "DDP and FSDP leave each copy its whole optimizer state",
+            "with DDP and FSDP each replica has its whole optimizer state",
             "set zero to 0",
         ),
         of_choice(
@@ -182,7 +184,7 @@ TRAINER = SoftwareRow(
             "gradient_reduce",
             ("gradient_reduce", "storage_axes", "dtypes"),
             _reduces,
-            "FSDP reduces gradients once a step, DeepSpeed after every microbatch",
+            "FSDP reduces gradients once per step, DeepSpeed after every microbatch",
             "set gradient_reduce to per_step with FSDP, else to per_microbatch",
         ),
         about_choices(
@@ -193,7 +195,7 @@ TRAINER = SoftwareRow(
                 | (_engine(c) != "deepspeed")
                 | (c.structure.weight_gather == "per_pass")
             ),
-            "DeepSpeed gathers before every pass",
+            "DeepSpeed gathers parameters before every pass",
             "set weight_gather to per_pass",
         ),
         about_choices(

@@ -28,20 +28,20 @@ FUNCTIONS = frozenset(
 )
 """Opcodes that are many instructions of the vector units."""
 ROWS = frozenset({"gather", "scatter", "dynamic-slice", "dynamic-update-slice", "sort"})
-RATES = "rates: peaks that kernels do not reach"
-TILES = "tiles: rows and widths filled up to whole tiles"
-VECTOR = "vector units: more to compute than to move"
-SERIAL = "one after the other: memory, matrix and vector units that do not overlap"
+RATES = "rates: kernels below peak"
+TILES = "tiles: padding to whole tiles"
+VECTOR = "vector units: compute takes longer than memory"
+SERIAL = "no overlap: memory, matrix and vector units one after the other"
 STARTS = "starts of ops"
-RAMP = "starts of products: little work in each"
-SHARED = "memory shared by kernels and copies"
-ORDER = "another order: dims or tiles that a copy takes apart"
-TAKEN = "rows taken or written one by one"
-FUSED = "vector units: what is fused into products"
-CALLED = "vector units: exp, tanh, division and the like"
-REDUCED = "vector units: sums and maxima"
-NARROW = "vector units: bf16 that they widen and round"
-PLAIN = "vector units: more instructions than one for each number"
+RAMP = "kernel starts: small matmuls"
+SHARED = "memory bandwidth shared by kernels and copies"
+ORDER = "layout: copies that reorder dims or tiles"
+TAKEN = "gather and scatter: rows one by one"
+FUSED = "vector units: ops fused into matmuls"
+CALLED = "vector units: exp, tanh, division and similar"
+REDUCED = "vector units: reductions"
+NARROW = "vector units: conversions from and to bf16"
+PLAIN = "vector units: several instructions per number"
 KINDS = frozenset({ORDER, TAKEN, FUSED, CALLED, REDUCED, NARROW, PLAIN})
 
 
@@ -173,7 +173,7 @@ def _wait(row: OpRow) -> str:
     wire = row.op.op.collective
     if wire is not None:
         short = ": latency" if row.bound_by == "latency" else ""
-        return f"waits for exchanges over {' and '.join(wire.axes) or 'one device'}{short}"
+        return f"waits for collectives over {' and '.join(wire.axes) or 'one device'}{short}"
     host = row.op.op.stream == "host"
     return "waits for the host" if host else "waits for copies between HBM and the chip's memory"
 

@@ -76,8 +76,8 @@ RULES: tuple[Rule, ...] = (
 )
 """What can be said without fusions, layouts and a schedule; gathers of one array may yet be one."""
 UNKNOWN = (
-    "not known without the chip's compiler: fusion, elementwise time, layouts in memory, what is "
-    "hidden behind products, memory, and kernels that a program takes by its device (here a CPU)"
+    "needs the chip's compiler: fusion, elementwise time, layouts in memory, overlap with "
+    "matmuls, memory, and kernels that depend on the device (here a CPU)"
 )
 
 

@@ -42,7 +42,7 @@ def gathered_twice(e: Evidence) -> Iterator[Finding]:
                 f"{before} has gathered before"
             ),
             remedy=(
-                "gather once and hand the whole array to both: w = "
+                "gather once and pass the whole array to both: w = "
                 "jax.lax.with_sharding_constraint(w, NamedSharding(mesh, P())) before the first "
                 "use (a barrier or jax.checkpoint around one of the two keeps the compiler from it)"
             ),
@@ -79,18 +79,18 @@ def in_every_round(e: Evidence) -> Iterator[Finding]:
         e,
         sums,
         "sums in a loop",
-        "are summed in every round of a loop that only adds them up",
-        "add up each device's own sums, and sum over the devices once after the loop: within "
-        "jax.shard_map over these axes, or with the loop's carry left unreduced",
+        "are reduced in every iteration of a loop that only adds them up",
+        "add up local sums, and reduce over the devices once after the loop: within jax.shard_map "
+        "over these axes, or with an unreduced carry",
     )
     gathers = (r for r in e.collectives("all_gather") if _unchanged(e, r))
     yield from _rounds(
         e,
         gathers,
         "gathers in a loop",
-        "are gathered in every round of a loop that does not change them",
-        "gather them once before the loop (a constraint to the whole layout outside of it), if "
-        "the memory holds them",
+        "are gathered in every iteration of a loop that does not change them",
+        "gather them once before the loop (a constraint to the unsharded layout outside of it), "
+        "if they fit in memory",
     )
 
 
@@ -223,8 +223,8 @@ def equal_sums(e: Evidence) -> Iterator[Finding]:
             seconds=sum(r.exposed + _divided(e, r) for r in rows),
             where=where,
             what=(
-                f"{format_bytes(size)} per step are summed over {over}, along which all "
-                f"{e.degree(axes)} devices have the same numbers"
+                f"{format_bytes(size)} per step are reduced over {over}, although all "
+                f"{e.degree(axes)} devices have the same values"
             ),
             remedy=(
                 f"leave the psum over {over} out (a mean of equal numbers is the number), and let "

@@ -42,8 +42,9 @@ def alike_chains(e: Evidence) -> Iterator[Finding]:
                 f"gathered over {over} {times:.3g} times each, {format_bytes(size)} together"
             ),
             remedy=(
-                f"compute whole ones on each device: x = jnp.stack(arrays), cut over {over} along "
-                "the new dim (a constraint to P(axes, None, ...)), and jax.vmap of the function"
+                f"let each device compute whole arrays: x = jnp.stack(arrays), sharded over {over} "
+                "along the new dim (a constraint to P(axes, None, ...)), and jax.vmap of the "
+                "function"
             ),
         )
 
@@ -82,13 +83,13 @@ def turned_weights(e: Evidence) -> Iterator[Finding]:
             seconds=sum(map(spent, rows.values())),
             where=e.where(product.op),
             what=(
-                f"'{weight.name}' lies as {weight.layout}: what it multiplies is gathered over "
-                f"{over} for it, and what comes out, {format_bytes(float(wire.bytes))}, is "
-                "exchanged back into the cut that was there before"
+                f"'{weight.name}' has layout {weight.layout}: the other operand is gathered over "
+                f"{over} for it, and the result, {format_bytes(float(wire.bytes))}, is resharded "
+                "to the layout that the operand had"
             ),
             remedy=(
-                f"cut it over {over} along the dim that it shares with what it multiplies (heads, "
-                "experts), so that each device multiplies what it has"
+                f"shard it over {over} along the dim that it shares with the other operand (heads, "
+                "experts), so that each device multiplies its own shard"
             ),
         )
 

@@ -32,10 +32,10 @@ def undonated_caches(e: Evidence) -> Iterator[Finding]:
             seconds=max(copied, size / e.bandwidth),
             where=_written_at(e, leaves[0]),
             what=(
-                f"'{tree}', {format_bytes(size)}, is an argument and a result that differ in what "
-                "the step writes, and lie twice in memory: all of it is copied"
+                f"'{tree}', {format_bytes(size)}, is an argument and, updated, a result: the step "
+                "copies all of it, and it is in memory twice"
             ),
-            remedy=f"donate it: jax.jit(..., donate_argnames='{tree}') writes it where it lies",
+            remedy=f"donate it: jax.jit(..., donate_argnames='{tree}') writes it in place",
         )
 
 
@@ -55,12 +55,12 @@ def undonated_state(e: Evidence) -> Iterator[Finding]:
             frees=size,
             where=e.renewed[max(leaves, key=lambda a: a.bytes).number],
             what=(
-                f"'{tree}', {len(leaves)} arrays of {format_bytes(size)} together, comes in and "
-                f"goes out renewed: old and new lie in memory together, {format_bytes(size)} of "
+                f"'{tree}', {len(leaves)} arrays of {format_bytes(size)} together, is replaced by "
+                f"a new version: old and new are in memory together, {format_bytes(size)} of "
                 f"{format_bytes(e.capacity)} more than needed"
             ),
             remedy=(
-                f"donate it: jax.jit(..., donate_argnames='{tree}'), and use only what comes back"
+                f"donate it: jax.jit(..., donate_argnames='{tree}'), and use only the returned one"
             ),
         )
 
@@ -100,11 +100,11 @@ def gathered_caches(e: Evidence) -> Iterator[Finding]:
             seconds=sum(r.exposed for r in group) + sum(map(spent, copies.values())),
             where=where,
             what=(
-                f"{format_bytes(size)} of cache per step are gathered over {' and '.join(axes)} to "
-                "be read once"
+                f"{format_bytes(size)} of cache per step are gathered over {' and '.join(axes)} "
+                "only to be read once"
             ),
             remedy=(
-                f"read each piece where it lies: cut it over {' and '.join(axes)} by heads or by "
+                f"read each shard in place: shard it over {' and '.join(axes)} by heads or by "
                 "requests, as the queries are, or combine partial softmaxes of its tokens"
             ),
         )
@@ -148,13 +148,13 @@ def cut_by_tokens(e: Evidence) -> Iterator[Finding]:
             seconds=sum(r.exposed for r in exchanges) + sum(small),
             where=where,
             what=(
-                f"'{tree}' lies as {leaves[0].layout}: softmax and products are summed over {axis} "
-                f"in {len(exchanges)} exchanges, and all {n} devices ask whether a new token is "
-                "theirs to write"
+                f"'{tree}' has layout {leaves[0].layout}: softmax and matmuls are reduced over "
+                f"{axis} in {len(exchanges)} collectives, and all {n} devices check whether they "
+                "own a new token"
             ),
             remedy=(
-                f"cut its heads over {axis}: {_by_heads(e, leaves[0], axis)}, so that each device "
-                "has whole softmaxes and writes its own piece"
+                f"shard its heads over {axis}: {_by_heads(e, leaves[0], axis)}, so that each "
+                "device has whole softmaxes and writes its own shard"
             ),
         )
 
@@ -231,12 +231,12 @@ def replicated_caches(e: Evidence) -> Iterator[Finding]:
             seconds=size * (1 - 1 / n) / e.bandwidth,
             where=_written_at(e, leaves[0]),
             what=(
-                f"'{tree}', {format_bytes(size)}, lies on all {n} devices of {' and '.join(axes)}, "
-                "and each reads all of it"
+                f"'{tree}', {format_bytes(size)}, is replicated on all {n} devices of "
+                f"{' and '.join(axes)}, and each reads all of it"
             ),
             remedy=(
-                f"cut it over {' and '.join(axes)} too: by requests, or where the heads are too "
-                "few by tokens, and combine the softmaxes"
+                f"shard it over {' and '.join(axes)} too: by requests, or with too few heads by "
+                "tokens, and combine the softmaxes"
             ),
         )
 
@@ -256,7 +256,7 @@ def copied_weights(e: Evidence) -> Iterator[Finding]:
             ),
             remedy=(
                 "store them as they are used (stacked along the scanned dim first, joined, in the "
-                "layout of the product), so that the product reads them where they lie"
+                "layout of the matmul), so that the matmul reads them in place"
             ),
         )
 

@@ -24,8 +24,8 @@ from shardwise.units import format_bytes, format_flops
 
 WIDE = ("f32", "f64")
 MAY_LOSE = (
-    "half of that wait is counted, and casts, or products that the compiler cuts into pieces to "
-    "hide narrow sums behind them, may use it up"
+    "this counts half of the wait; casts, or matmuls that the compiler splits to overlap "
+    "them with narrow reductions, may take that time"
 )
 """So libtpu 0.0.42 compiles 12 layers of 1024 x 4096 whose sums become bf16 (v5e:2x4, fsdp=8): it
 waits 2.8 ms less of 5.6 ms, and computes 2.8 ms more than 4.3 ms."""
@@ -47,12 +47,12 @@ def wide_matmuls(e: Evidence) -> Iterator[Finding]:
             what=(
                 f"{format_flops(flops)} per step multiply float32"
                 + (f" in {passes} passes of bf16 each" if passes > 1 else "")
-                + (f", and sums of float32 are exchanged: {MAY_LOSE}" if sent else "")
+                + (f", and float32 sums are reduced: {MAY_LOSE}" if sent else "")
             ),
             at_most=sent,
             remedy=(
-                "multiply in bf16 and add up in float32 (preferred_element_type), and leave the "
-                "precision at its default; a constant or an operand of float32 widens what "
+                "multiply in bf16 and accumulate in float32 (preferred_element_type), and leave "
+                "the precision at its default; a constant or an operand of float32 widens what "
                 "follows: give it the dtype of the others (x * scale.astype(x.dtype))"
             ),
         )
@@ -129,10 +129,10 @@ def relayouts(e: Evidence) -> Iterator[Finding]:
             rule="re-layout",
             seconds=sum(r.per_step for r in group),
             where=where,
-            what=f"{format_bytes(size)} per step are copied only to lie in another order",
+            what=f"{format_bytes(size)} per step are copied only to change the order of dims",
             remedy=(
-                "make the array in the order that its reader wants (einsum, not a transpose), "
-                "or store it that way"
+                "make the array in the order of its reader (einsum, not a transpose), or store it "
+                "in that order"
             ),
         )
 
@@ -237,8 +237,8 @@ def narrow_products(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=f"{flops} per step {what}",
             remedy=(
-                "make the dim a multiple of the unit's side, or join several products into one; "
-                "factors of a small rank that do not change are merged into the weights: w + a @ b"
+                "make the dim a multiple of the unit's side, or join several matmuls into one; "
+                "merge constant low-rank factors into the weights: w + a @ b"
             ),
         )
 

@@ -29,13 +29,13 @@ def drifting_states(e: Evidence) -> Iterator[Finding]:
             frees=size,
             where=where,
             what=(
-                f"'{tree}' comes in as {old.dtype} and goes out as {new.dtype}"
-                f"{_unused(e, [a for a, _, _ in pairs])}: {format_bytes(size)} more lie in memory, "
-                "and the next step is compiled anew"
+                f"'{tree}' comes in as {old.dtype} and goes out as "
+                f"{new.dtype}{_unused(e, [a for a, _, _ in pairs])}: {format_bytes(size)} more are "
+                "in memory, and the next step is compiled again"
             ),
             remedy=(
-                "hand it back as it came: new.astype(old.dtype); a float32 gradient, rate or "
-                "constant widens what it is added to"
+                "return it in its own dtype: new.astype(old.dtype); a float32 gradient, learning "
+                "rate or constant widens the other operand"
             ),
         )
 
@@ -78,7 +78,8 @@ def joined_arrays(e: Evidence) -> Iterator[Finding]:
             rule="joined arrays",
             seconds=sum(map(spent, around.values())),
             where=where,
-            what=f"{format_bytes(size)} of stored arrays per step are copied to lie side by side",
+            what=f"{format_bytes(size)} of stored arrays per step are copied to make them "
+            "contiguous",
             remedy=(
                 "store them as one array: stacked once before the first step, or a cache of full "
                 "length that a step writes a token into (jax.lax.dynamic_update_slice, donated)"
@@ -146,7 +147,7 @@ def repeated_rounds(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"the same {format_bytes(sum(map(e.made_bytes, group)))} are computed in each of "
-                f"{group[0].count:g} rounds, of what none of them changes"
+                f"{group[0].count:g} iterations, from values that none of them changes"
             ),
             remedy="compute it once before the loop, and let the loop's body close over it",
         )
@@ -189,12 +190,12 @@ def widened_weights(e: Evidence) -> Iterator[Finding]:
             seconds=sum(spent(r) + _wide_again(e, r) for r in group),
             where=where,
             what=(
-                f"stored weights of few bits are written out as {format_bytes(size)} per step, and "
-                "read again to be multiplied"
+                f"quantized weights are expanded to {format_bytes(size)} per step, written to "
+                "memory and read again for the matmul"
             ),
             remedy=(
-                "multiply the narrow weights and scale what comes out: (x @ w.astype(x.dtype)) * "
-                "scale, so that the product widens them as it reads"
+                "multiply the quantized weights and scale the result: (x @ w.astype(x.dtype)) * "
+                "scale, so that the matmul widens them as it reads"
             ),
         )
 
@@ -246,13 +247,13 @@ def large_temporaries(e: Evidence) -> Iterator[Finding]:
             frees=size * (1 - 1 / PIECES),
             where=e.where(row.op),
             what=(
-                f"{format_bytes(size)} of {format_bytes(e.capacity)} hold what a product gives, "
-                "all of it at once, for sums and maxima over its last dim"
+                f"{format_bytes(size)} of {format_bytes(e.capacity)} hold the whole result of a "
+                "matmul, only for reductions over its last dim"
             ),
             remedy=(
                 f"make and reduce it in {PIECES} pieces of its rows: jax.lax.map(f, x, "
                 "batch_size=...), or jax.lax.scan over x.reshape(pieces, -1, x.shape[-1]), with f "
-                "in jax.checkpoint where gradients are taken"
+                "in jax.checkpoint if gradients are taken"
             ),
         )
 
@@ -287,13 +288,13 @@ def remade_products(e: Evidence) -> Iterator[Finding]:
             seconds=sum(r.per_step for r in group),
             where=where,
             what=(
-                f"{format_flops(sum(r.flops * r.count for r in group))} per step multiply again "
-                "what the forward pass had, and arrays as large that are made of it, "
+                f"{format_flops(sum(r.flops * r.count for r in group))} per step repeat a matmul "
+                "of the forward pass, while arrays of the same size made from it, "
                 f"{format_bytes(e.made_bytes(group[0]))} a round, are kept instead"
             ),
             remedy=(
-                "keep the product instead of what follows it: h = checkpoint_name(x @ w, 'h'), and "
-                "policy=jax.checkpoint_policies.save_only_these_names('h')"
+                "keep the matmul's result instead of later arrays: h = checkpoint_name(x @ w, "
+                "'h'), and policy=jax.checkpoint_policies.save_only_these_names('h')"
             ),
         )
 

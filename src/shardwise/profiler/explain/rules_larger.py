@@ -41,12 +41,9 @@ def empty_rows(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_flops(sum(r.flops * r.count for r in group))} per step multiply buffers "
-                f"of which at most {100 * share:.2g} % of the rows are filled"
+                f"in which at most {100 * share:.2g} % of the rows are filled"
             ),
-            remedy=(
-                f"{_as_they_are(e)}, or "
-                "make the buffers as large as a share of the rows: a capacity factor near 1"
-            ),
+            remedy=(f"{_as_they_are(e)}, or make the buffers smaller: a capacity factor near 1"),
         )
 
 
@@ -211,11 +208,11 @@ def both_branches(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_flops(sum(r.flops * r.count for pair in same for r in pair))} per step "
-                "multiply for two results, of which one flag takes one"
+                "compute two results, and one flag selects one"
             ),
             remedy=(
-                "choose before the product, x @ jnp.where(flag, w, v), or let jax.lax.cond(flag, "
-                "f, g) run one; jnp.where, and cond under jax.vmap over the flag, run both"
+                "choose before the matmul, x @ jnp.where(flag, w, v), or let jax.lax.cond(flag, f, "
+                "g) run one; jnp.where, and cond under jax.vmap over the flag, run both"
             ),
         )
 
@@ -268,7 +265,7 @@ def double_precision(e: Evidence) -> Iterator[Finding]:
             ),
             remedy=(
                 "compute in float32: x.astype(jnp.float32) here, or leave jax_enable_x64 off; a "
-                "NumPy float64 or a Python float under x64 widens what it meets"
+                "NumPy float64 or a Python float under x64 widens the other operand"
             ),
         )
 
@@ -303,7 +300,7 @@ def drawn_everywhere(e: Evidence) -> Iterator[Finding]:
             yield _drawn(
                 where,
                 sum(spent(r) for r in group if not r.flops),
-                "are drawn in an order that no cut of them keeps, and exchanged "
+                "are drawn in an order that no sharding keeps, and exchanged "
                 f"{sum(r.count for r in sent):g} times",
                 "jax.config.update('jax_threefry_partitionable', True): each device draws its own",
             )
@@ -367,7 +364,7 @@ def stored_masks(e: Evidence) -> Iterator[Finding]:
             where=next((e.where(r.op) for r in written.values()), where),
             what=(
                 f"'{next(iter(masks.values())).name}', {format_bytes(size)}, is a mask of tokens "
-                "by tokens that is read from memory for every score"
+                "by tokens, read from memory for every score"
                 + (", and written there again for each head" if written else "")
             ),
             remedy=(

@@ -38,8 +38,8 @@ def masked_scores(e: Evidence) -> Iterator[Finding]:
             seconds=sum(map(spent, rows)) * (1 - min(BLOCKS * kept, 1.0)),
             where=e.where(row.op),
             what=(
-                f"{format_flops(flops)} per step are of scores of all tokens with all, of which a "
-                f"mask of positions keeps {100 * kept:.2g} %"
+                f"{format_flops(flops)} per step compute scores between all tokens, and a mask of "
+                f"positions keeps only {100 * kept:.2g} %"
             ),
             remedy=(
                 "compute the scores in blocks as wide as the window, each with the block before "

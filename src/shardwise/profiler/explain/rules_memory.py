@@ -53,10 +53,10 @@ def _whole(e: Evidence, a: Argument, axes: Sequence[str]) -> Finding:
         seconds=seconds,
         where=a.layout,
         what=(
-            f"'{a.name}', {format_bytes(a.bytes)}, lies whole on every device of "
-            f"{' and '.join(axes)}, which cut the other parameters"
+            f"'{a.name}', {format_bytes(a.bytes)}, is replicated on every device of "
+            f"{' and '.join(axes)}, which shard the other parameters"
         ),
-        remedy=f"cut it over {' and '.join(axes)} too: its gradient is then summed in pieces",
+        remedy=f"shard it over {' and '.join(axes)} too: its gradient is then reduce-scattered",
     )
 
 
@@ -87,8 +87,8 @@ def replicated_optimizer(e: Evidence) -> Iterator[Finding]:
             f"{e.degree(axes)} devices of {' and '.join(axes)}, and each updates all of it"
         ),
         remedy=(
-            f"cut the state over {' and '.join(axes)} (ZeRO-1): each device updates a piece, and "
-            "the gradients are scattered instead of summed everywhere"
+            f"shard the state over {' and '.join(axes)} (ZeRO-1): each device updates a shard, and "
+            "gradients are reduce-scattered and not all-reduced"
         ),
     )
 
@@ -116,7 +116,7 @@ def missing_remat(e: Evidence) -> Iterator[Finding]:
             f"the backward pass ({len(kept)} arrays, the largest {first.shape})"
             + ("" if e.fits else "; the program does not fit")
         ),
-        remedy="wrap the layer in jax.checkpoint, so that its inputs alone are kept",
+        remedy="wrap the layer in jax.checkpoint, so that only its inputs are kept",
     )
 
 
@@ -141,7 +141,7 @@ def padded(e: Evidence) -> Iterator[Finding]:
             rule="padding",
             seconds=sum(_filling(e, r) for r in group),
             where=where,
-            what=f"{format_bytes(fill)} of {format_bytes(moved)} moved only fill tiles",
+            what=f"{format_bytes(fill)} of {format_bytes(moved)} moved are only padding of tiles",
             remedy=_remedy(group[0].op),
         )
 
@@ -156,8 +156,8 @@ def _filling(e: Evidence, row: OpRow) -> float:
 
 def _remedy(item: HloOp) -> str:
     return (
-        f"'{item.name}' has a last dim that is no multiple of {LANES} or a last but one that fills "
-        "no tile: fold small dims together, or pad the model's width once"
+        f"'{item.name}' has a last dim that is not a multiple of {LANES}, or a second-last dim "
+        "that does not fill a tile: fold small dims together, or pad the model's width once"
     )
 
 

@@ -35,10 +35,10 @@ def gathered_weights(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_bytes(size)} of weights per step are gathered over {' and '.join(axes)} "
-                "for matmuls of so few tokens that these are less to move"
+                "for matmuls of few tokens, although the tokens are fewer bytes to move"
             ),
             remedy=(
-                f"keep the weights where they are, cut over {' and '.join(axes)} by their widths, "
+                f"keep the weights in place, sharded over {' and '.join(axes)} by their widths, "
                 "and move the tokens (tensor parallelism); FSDP is for large batches"
             ),
         )
@@ -92,9 +92,8 @@ def whole_sums(e: Evidence) -> Iterator[Finding]:
             seconds=sum(_beyond_scatter(e, row) for row in rows),
             where=where,
             what=(
-                f"{format_bytes(size)} per step are summed over {' and '.join(axes)} on every "
-                f"device, and each {'needs' if remedy.startswith(BACK) else 'then uses'} "
-                "its own piece"
+                f"{format_bytes(size)} per step are all-reduced over {' and '.join(axes)}, and "
+                f"each device {'needs' if remedy.startswith(BACK) else 'then uses'} its own shard"
             ),
             remedy=remedy,
         )
@@ -118,8 +117,8 @@ def _handed_back(e: Evidence, c: Computation, reduced: Instruction, row: OpRow) 
 
 def _cut_back(like: Argument) -> str:
     return (
-        f"{BACK} cut as '{like.name}' is, {like.layout}: out_shardings of jax.jit, or a constraint "
-        "on the gradient, so that the sums are scattered"
+        f"{BACK} sharded as '{like.name}' is, {like.layout}: out_shardings of jax.jit, or a "
+        "constraint on the gradient, for a reduce-scatter"
     )
 
 
@@ -173,7 +172,7 @@ def _scattering(reduced: Instruction, pieces: list[Instruction]) -> str:
             if rows < whole.dims[dim] and rows % size:
                 return (
                     f"a piece has {rows} of {whole.dims[dim]:,} rows and a tile {size}, so no "
-                    "reduce-scatter can cut it: store over fewer devices, or cut another dim"
+                    "reduce-scatter can split it: store over fewer devices, or shard another dim"
                 )
     return ""
 
@@ -185,13 +184,13 @@ def _split(e: Evidence, row: OpRow) -> str:
     degree, devices = e.degree(row.op.op.collective.axes), e.piece.devices
     if degree == devices >= least_devices().get(e.piece.chip.generation, inf):
         return (
-            f"over one mesh axis of all {devices:,} devices of a slice libtpu scatters nothing, "
-            "however it is written: let the axis that stores leave another one (as fsdp=8 x "
-            "context=2 does on 16 devices), or take it as the price of this mesh"
+            f"over one mesh axis of all {devices:,} devices of a slice libtpu makes no "
+            "reduce-scatter for any program: leave another axis beside the storing one (such as "
+            "fsdp=8 x context=2 on 16 devices), or accept this cost of the mesh"
         )
     return (
-        "scatter the sums: constrain the result to the cut layout where it is made, or use "
-        "lax.psum_scatter; an all-reduce moves twice the bytes"
+        "use a reduce-scatter: constrain the result to its sharded layout at its definition, or "
+        "use lax.psum_scatter; an all-reduce moves twice the bytes"
     )
 
 
@@ -216,10 +215,11 @@ def axis_order(e: Evidence) -> Iterator[Finding]:
             seconds=e.timeline.expected - best,
             where="x".join(f"{a}={e.mesh[a]}" for a in axes),
             what=(
-                f"with the mesh axes in the order {', '.join(axes)} the busy ones lie on slower "
-                f"links of {e.piece}"
+                f"with the mesh axes in the order {', '.join(axes)} the busy ones use slower links "
+                f"of {e.piece}"
             ),
-            remedy=f"make the mesh in the order {', '.join(order)}: the last lies on the nearest",
+            remedy=f"make the mesh in the order {', '.join(order)}: the last axis gets the "
+            "nearest links",
         )
 
 
@@ -268,12 +268,12 @@ def callbacks(e: Evidence) -> Iterator[Finding]:
             seconds=calls * CALLBACK + waited,
             where=where,
             what=(
-                f"the host's Python is called {calls:g} times per step, and every device waits "
+                f"Python on the host runs {calls:g} times per step, and every device waits "
                 f"{format_seconds(CALLBACK)} or more for each answer"
             ),
             remedy=(
-                "return the value and look at it after the step; what must stay (a print, a check) "
-                "belongs behind a flag that is off in production"
+                "return the value and use it after the step; put prints and checks behind a flag "
+                "that is off in production"
             ),
         )
 

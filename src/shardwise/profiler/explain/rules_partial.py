@@ -63,14 +63,15 @@ def partial_sums(e: Evidence) -> Iterator[Finding]:
             seconds=max(waits + sum(s for i, s in rows.items() if i not in told) - cost, 0.0),
             where=where,
             what=(
-                f"{format_bytes(size)} of partial sums per step are added up over {over}, "
+                f"{format_bytes(size)} of partial sums per step are reduced over {over}, "
                 f"{first.result / _given(e, first):.2g} times as much as both operands together: "
-                f"{_notation(first, 'L')} cuts the dim that is summed over"
+                f"{_notation(first, 'L')} shards the contracted dim"
             ),
             remedy=(
-                f"cut heads, the batch or another dim that is not summed over: {after}. Where a "
-                "reshape splits a cut dim, its first part is the cut one: make it (heads, size), "
-                f"not (size, heads). To exchange both operands first takes {format_seconds(cost)}"
+                f"shard heads, the batch or another dim that is not contracted: {after}. If a "
+                "reshape splits a sharded dim, its first part is the sharded one: make it (heads, "
+                "size), not (size, heads). Resharding both operands first takes "
+                f"{format_seconds(cost)}"
             ),
         )
         told |= rows.keys()

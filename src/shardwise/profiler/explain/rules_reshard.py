@@ -149,15 +149,15 @@ def _finding(e: Evidence, found: CutAnew, axes: Sequence[str]) -> Finding:
     size = prod(found.whole) * found.width
     cut = tuple(f"[{', '.join(map(str, dims))}]" for dims in (found.before, found.after))
     what = (
-        f"{format_bytes(size)} are gathered over {' and '.join(axes)} on every device, which then "
-        f"keeps a piece: no one collective turns pieces of {cut[0]} into pieces of {cut[1]}"
+        f"{format_bytes(size)} are gathered over {' and '.join(axes)} on every device, which "
+        f"then keeps a shard: no one collective turns shards of {cut[0]} into those of {cut[1]}"
     )
     uneven = [n for n, piece in zip(found.whole, found.after, strict=True) if n % piece]
     way = None if uneven else _way(e, found, axes)
     if way is None:
         remedy = (
-            "put a constraint between the two, so that each step moves one axis from one dim to "
-            "another, or make the array in the layout that its reader wants"
+            "put a constraint between the two, so that each step moves one axis from one dim "
+            "to another, or make the array in the layout of its reader"
         )
         seconds = taken
     else:
@@ -254,12 +254,12 @@ def uneven_cuts(e: Evidence) -> Iterator[Finding]:
             seconds=sum(map(spent, rows)),
             where=e.where(row.op),
             what=(
-                f"a dim of {size:,} is cut over {over}, and {n} devices do not divide it: it is "
-                f"padded to {filled:,}, and what comes of it is shifted between devices and lies "
-                "whole where it leaves the step"
+                f"a dim of {size:,} is sharded over {over}, and {n} devices do not divide it: it "
+                f"is padded to {filled:,}, its results are shifted between devices, and leave the "
+                "step replicated"
             ),
             remedy=(
-                f"make the dim {filled:,} where the model is defined (and mask the rest), or cut "
+                f"make the dim {filled:,} where the model is defined (and mask the rest), or shard "
                 f"it over axes that divide it{_dividing(e, size)}"
             ),
         )

@@ -42,7 +42,7 @@ def serial_loops(e: Evidence) -> Iterator[Finding]:
                 "write or read all rows at once: jnp.where(jnp.arange(S) == at[:, None], new, x) "
                 "in place of jax.vmap of dynamic_update_slice (or x.at[rows, at].set) for a few "
                 "rows, x[rows] with whole rows for reads; indices_are_sorted and unique_indices "
-                "help where they are true"
+                "help if they are true"
             ),
         )
 
@@ -67,8 +67,8 @@ def sums_across_rows(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_bytes(sum(r.hbm_bytes for r in group))} per step are summed over a dim "
-                f"of {over} that lies along the rows of a tile, and turned about for it: several "
-                "times what memory takes"
+                f"of {over} that lies along the rows of a tile, which needs a transpose: several "
+                "times the time of memory"
             ),
             remedy=(
                 "sum over a leading dim, or add the parts as arrays of their own: "

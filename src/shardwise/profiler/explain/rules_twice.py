@@ -39,13 +39,13 @@ def duplicated_work(e: Evidence) -> Iterator[Finding]:
             + sum(map(spent, given)),
             where=where,
             what=(
-                f"{format_flops(sum(r.flops * r.count for r in rows))} per step multiply the same "
-                f"numbers on all {n} devices of {over}"
+                f"{format_flops(sum(r.flops * r.count for r in rows))} per step repeat the same "
+                f"matmul on all {n} devices of {over}"
             )
             + (f", and {format_bytes(moved(given)[0])} are gathered for it" if given else ""),
             remedy=(
-                f"cut the batch, the tokens or a width over {over}: in the arguments' shardings, "
-                "or with a constraint on what the product reads"
+                f"shard the batch, the tokens or a width over {over}: in the arguments' shardings, "
+                "or with a constraint on its operands"
             )
             + (f"; a constraint that leaves {over} out asks for these gathers" if given else ""),
         )
@@ -89,13 +89,13 @@ def constraints_to_whole(e: Evidence) -> Iterator[Finding]:
             seconds=sum(map(spent, gathers)) + sum(r.per_step * part for r, part in alike),
             where=where,
             what=(
-                f"a constraint asks for an array whole over {over}, of which each device then "
-                f"reads a piece or computes the same: {format_bytes(moved(gathers)[0])} per step "
-                f"are gathered for it, and {format_flops(flops)} multiplied alike"
+                f"a constraint unshards an array over {over}, and each device then reads a shard "
+                f"or repeats the same work: {format_bytes(moved(gathers)[0])} per step are "
+                f"gathered for it, and {format_flops(flops)} are repeated"
             ),
             remedy=(
-                f"leave it cut: name the axes that cut it in the constraint's P(...), {over} among "
-                "them, or take the constraint away"
+                f"keep it sharded: name its axes in the constraint's P(...), {over} among them, or "
+                "take the constraint away"
             ),
         )
 
@@ -189,22 +189,22 @@ def duplicated_rest(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_bytes(sum(r.hbm_bytes for r in group))} per step are read and written "
-                f"for the same numbers on all {n} devices of {over}"
+                f"for the same values on all {n} devices of {over}"
             )
             + (f", once {format_bytes(moved(given)[0])} are gathered for it" if given else ""),
-            remedy=f"run it on each device's piece: {WHOLE.format(over=over)}"
+            remedy=f"run it on each device's shard: {WHOLE.format(over=over)}"
             if given
             else (
-                f"cut the arguments over {over}: jax.device_put(x, NamedSharding(mesh, P(...))) "
-                "before the first step; an array without a sharding lies whole everywhere"
+                f"shard the arguments over {over}: jax.device_put(x, NamedSharding(mesh, P(...))) "
+                "before the first step; an array without a sharding is replicated"
             ),
         )
 
 
 WHOLE = (
     "jax.shard_map(f, mesh=mesh, in_specs=P(...), out_specs=P(...)) with the dims over {over} that "
-    "the operation does not mix; the partitioner cuts some operations (a Fourier transform, a "
-    "factorization, a kernel of your own) along no dim"
+    "the operation does not mix; the partitioner shards some operations (a Fourier transform, a "
+    "factorization, your own kernel) along no dim"
 )
 
 
@@ -256,7 +256,7 @@ def ping_pong(e: Evidence) -> Iterator[Finding]:
                 f"{format_bytes(size)} per step are exchanged over {' and '.join(axes)} into "
                 "another layout and back, and only elementwise functions run in between"
             ),
-            remedy="leave the array as it lies: take the constraint between the two away",
+            remedy="keep the layout: remove the constraint between the two",
         )
 
 

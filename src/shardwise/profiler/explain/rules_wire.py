@@ -41,10 +41,10 @@ def wide_exchanges(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_bytes(size)} per step cross {' and '.join(axes)} in a wider dtype than "
-                "they were made in, or than every reader makes of them"
+                "that of their producer or of every reader"
             ),
             remedy=(
-                "make it narrow first: x.astype(jnp.bfloat16) before it is gathered or summed "
+                "cast it first: x.astype(jnp.bfloat16) before it is gathered or summed "
                 "(jax.lax.optimization_barrier around the cast, where XLA moves it behind)"
             ),
         )
@@ -136,12 +136,12 @@ def gathered_to_reduce(e: Evidence) -> Iterator[Finding]:
             + sum(spent(x) for x in readers.values()) * (1 - 1 / n),
             where=where,
             what=(
-                f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} to be "
+                f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} only to be "
                 "reduced to a few numbers"
             ),
             remedy=(
-                "leave the array cut, and reduce each piece: max, argmax and top_k of the pieces "
-                "first, then of what they give (take the constraint away, or use jax.shard_map)"
+                "keep the array sharded, and reduce each shard: max, argmax and top_k of the "
+                "shards first, then of their results (remove the constraint, or use jax.shard_map)"
             ),
         )
 
@@ -178,8 +178,8 @@ def small_exchanges(e: Evidence) -> Iterator[Finding]:
             where=e.where(max(free, key=lambda r: r.exposed).op),
             what=(
                 f"{len(free)} exchanges ({kind.replace('_', '-')}) over {' and '.join(axes)} of "
-                f"{format_bytes(moved(free)[0])} together take {format_seconds(seconds)}, as each "
-                "waits for the network's latency"
+                f"{format_bytes(moved(free)[0])} together take {format_seconds(seconds)}, because "
+                "each waits for the network's latency"
             ),
             remedy=(
                 "exchange them at once: jax.lax.psum((a, b, c), axis) of a tuple, or one array of "
@@ -237,11 +237,11 @@ def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_bytes(size)} per step are exchanged over {' and '.join(axes)} because "
-                "what the program hands back, or is given, lies another way than it is computed"
+                "results or arguments of the program have another layout than the computation"
             ),
             remedy=(
-                "ask for the layout that it has: out_shardings (or in_shardings) of jax.jit along "
-                "the dim that the computation cuts, for the next step as well"
+                "ask for the layout of the computation: out_shardings (or in_shardings) of jax.jit "
+                "along the dim that the computation shards, also for the next step"
             ),
         )
 
@@ -260,13 +260,13 @@ def whole_results(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} only to "
-                f"leave the step whole on every device ({len(group)} gathers), though "
-                f"'{like.name}' comes in cut"
+                f"leave the step replicated ({len(group)} gathers), though '{like.name}' arrives "
+                "sharded"
             ),
             remedy=(
-                f"hand it back as '{like.name}' lies, {like.layout}: out_shardings of jax.jit, "
-                "jax.tree.map(lambda x: x.sharding, state) for a whole state, or a constraint on "
-                "what is returned; the next step takes it as it is, and it can be donated"
+                f"return it in the layout of '{like.name}', {like.layout}: out_shardings of "
+                "jax.jit, jax.tree.map(lambda x: x.sharding, state) for a whole state, or a "
+                "constraint on the result; the next step takes it as it is, and it can be donated"
             ),
         )
 
@@ -322,12 +322,13 @@ def tables_cut_by_rows(e: Evidence) -> Iterator[Finding]:
             seconds=seconds,
             where=where,
             what=(
-                f"a table is cut by its rows over {' and '.join(axes)}: each device takes the rows "
-                f"that it has, zeros for the others, and {format_bytes(size)} per step are summed"
+                f"a table is sharded by rows over {' and '.join(axes)}: each device looks up its "
+                f"own rows, with zeros for the others, and {format_bytes(size)} per step are "
+                "all-reduced"
             ),
             remedy=(
-                f"cut the table by its width over {' and '.join(axes)} (P(None, axis)), so that "
-                "each device takes its part of every row; or keep a small one whole"
+                f"shard the table by its width over {' and '.join(axes)} (P(None, axis)), so that "
+                "each device takes its part of every row; or replicate a small table"
             ),
         )
 

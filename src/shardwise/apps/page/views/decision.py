@@ -84,7 +84,7 @@ def _times(value: float | None) -> str:
 
 
 def days_figure(own: str, run: WholeRun | None, beside: ChipsBeside | None) -> FigureData | None:
-    """Days of the run on each slice, with the range of 8 of 10 such runs where it is known."""
+    """Days of the run on each slice, with the range of 8 of 10 runs where it is known."""
     if run is None:
         return None
     rows: dict[str, WholeRun | ChipPlan] = {own: run}
@@ -100,7 +100,7 @@ def days_figure(own: str, run: WholeRun | None, beside: ChipsBeside | None) -> F
         marks=[
             Mark(
                 kind="range",
-                label="8 of 10 such runs",
+                label="8 of 10 runs",
                 x=[days.low for _, days in ranges],
                 x2=[days.high for _, days in ranges],
                 y=[name for name, _ in ranges],

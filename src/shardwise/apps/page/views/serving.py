@@ -261,7 +261,7 @@ def others(found: ServePlanned) -> TableData:
     """The answer and what else would serve, other chips too."""
     rows = [[getattr(one, column) for column in COLUMNS] for one in found.instead]
     header = ("", "servers", "chips", "requests/s", *PRICES)
-    title = "This, and what would do instead (estimates)"
+    title = "This answer, and alternatives (estimates)"
     return TableData(title=title, header=header, rows=rows, units=PRICES)
 
 

@@ -209,7 +209,7 @@ def sentence(model: str, chip: str, found: TrainPlanned) -> str:
         return f"A step of {model} takes about {format_seconds(step.expected)} {where}."
     range_ = ""
     if run.days_80:
-        range_ = f" (8 of 10 such runs: {sig(run.days_80.low)} to {sig(run.days_80.high)})"
+        range_ = f" (8 of 10 runs: {sig(run.days_80.low)} to {sig(run.days_80.high)})"
     usd = f" and costs {format_usd(run.usd)}" if run.usd is not None else ", at no known price"
     return (
         f"Training {model} on {format_count(run.tokens)} tokens takes about {sig(run.days)} days"
@@ -297,7 +297,7 @@ def key_figures(found: TrainPlanned) -> list[KeyFigure]:
 
 
 def _run_figures(run: WholeRun | None) -> list[KeyFigure]:
-    """Days with the range of 8 of 10 such runs, and dollars with their price."""
+    """Days with the range of 8 of 10 runs, and dollars with their price."""
     if run is None:
         return []
     range_ = run.days_80

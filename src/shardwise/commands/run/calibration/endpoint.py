@@ -44,7 +44,7 @@ def load(requests: int, rate: float, prompt: int, output: int) -> list[LoadReque
     """So many requests at `rate` per second (Poisson), the first few alone. Lengths are half to
     one and a half times those given, evenly."""
     if requests <= _ALONE:
-        raise BadRequest(f"--requests is {requests}; at least {_ALONE + 1} tell something")
+        raise BadRequest(f"--requests is {requests}; at least {_ALONE + 1} are needed")
     rng = np.random.default_rng(0)
     arrivals = np.cumsum(rng.exponential(1 / rate, requests))
     if not arrivals[-1] <= _LONGEST:

@@ -304,7 +304,7 @@ def hardware_text(name: str, rates: MachineRates, times: MachineTimes) -> str:
     usable = memory * UNKNOWN_USE if host else memory
     remark = f"; assumed: {UNKNOWN_USE:g} of the host's memory" if host else ""
     lines = [
-        "# Made by `shardwise calibrate`; make it again on the machine that it describes.",
+        "# Made by `shardwise calibrate`; run it again on the machine that it describes.",
         f"id = {json.dumps(name)}",
         f"name = {json.dumps(times.title)}",
         f"core_kind = {json.dumps(f'{times.kind} device')}",
@@ -380,7 +380,7 @@ class MeasuredMachine(Record):
     matmul: Mapping[str, float]
     """Share of that which matmuls of all sizes reach, by dtype."""
     matmul_ramp_seconds: float
-    """Seconds that a matmul takes beside its FLOPs."""
+    """Seconds that a matmul takes in addition to its FLOPs."""
     attention: float
     """Share of the peak that attention reaches."""
     hbm_bandwidth: float
@@ -392,13 +392,13 @@ class MeasuredMachine(Record):
     hop_seconds: float
     """Seconds of a hop between devices."""
     op_overhead_seconds: float
-    """Seconds that an op takes beside its work."""
+    """Seconds that an op takes in addition to its work."""
     saturation: Mapping[str, Saturation]
     """Of each collective the size from which it is as fast as it gets."""
     median_errors: Mapping[str, float]
     """Medians of |fitted / measured - 1|, by what was fitted."""
     rows: Sequence[TimedOp]
-    """What was measured."""
+    """Measurements."""
     file: str | None = part()
     """The hardware file that was written (-o)."""
 

@@ -89,7 +89,7 @@ class LatencyErrors(Record):
     before: Mapping[str, float]
     """With the constants before."""
     after: Mapping[str, float]
-    """With those that were fitted."""
+    """With the fitted constants."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class CalibratedServer(Record):
     values: Mapping[str, CalibratedValue]
     """Each constant."""
     measured: RequestLatencies
-    """What the load took."""
+    """Measured latencies of the load."""
     errors: LatencyErrors
     """How far predictions of it are off."""
     files: Sequence[str] | None = part()
