@@ -39,8 +39,8 @@ def working(tensors: Tensors, shape: TrainShape, share: Quantity) -> Working:
     """What comes and goes on a stage with a share of the layers."""
     cfg, gathered = tensors.cfg, gathered_bytes(tensors, shape, share)
     ends, logits = gathered_ends(tensors, shape), logit_bytes(cfg, shape)
-    stays = stays_gathered(shape)
-    return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape, stays)
+    stays, fixed = stays_gathered(shape), exchange_bytes(cfg, shape)
+    return working_of(gathered, layer_bytes(cfg, shape), fixed, ends, logits, shape, stays)
 
 
 def stays_gathered(shape: TrainShape) -> float:
@@ -51,20 +51,21 @@ def stays_gathered(shape: TrainShape) -> float:
 def working_of(
     gathered: Quantity,
     layer: Quantity,
+    fixed: Quantity,
     ends: Sequence[Quantity],
     logits: Sequence[Quantity],
     shape: TrainShape,
     stays: Quantity,
 ) -> Working:
-    """From `gathered_bytes`, `layer_bytes`, `gathered_ends`, `logit_bytes` and `stays_gathered`; of
-    the shape what no search chooses. The matrix of the
+    """From `gathered_bytes`, `layer_bytes`, `exchange_bytes`, `gathered_ends`, `logit_bytes` and
+    `stays_gathered`; of the shape what no search chooses. The matrix of the
     vocabulary is gathered again where XLA for TPUs stores the logits' gradient; where it does not,
     two matmuls read the logits side by side, and libtpu spared nothing (docs/lab/log.md)."""
     loss = loss_bytes(ends, logits, shape.eager)
     spared = np.where(np.asarray(ends[2]) > 0, ends[0], 0.0)
     return Working(
-        backward=gathered + layer,
-        loss=loss + gathered * stays,
+        backward=gathered + layer + fixed,
+        loss=loss + gathered * stays + fixed,
         again=0.0 if shape.eager or shape.loss_stored else spared,
         room=shape.room,
     )
@@ -111,6 +112,21 @@ def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quanti
     width = (layer.mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations)
     slots = inner.norm_tokens * layer.mlp.computed_per_token * shape.expert_room
     return np.where(np.asarray(inner.expert_group) > 1, copies * slots * width, 0.0)
+
+
+def exchange_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """What HybridEP allocates once, and keeps: a way to the experts and one back that have room for
+    every token of the devices that share experts, each with f32 weights of all of those experts,
+    as if one device got all (DeepEP, branch hybrid-ep, csrc/hybrid_ep/buffer/intranode.cu)."""
+    inner, moes = shape.layer_shape, [x.mlp for x in cfg.groups if isinstance(x.mlp, Moe)]
+    if shape.dispatcher != "hybridep" or not moes:
+        return 0.0
+    group = np.asarray(inner.expert_group)
+    each = (
+        (mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations) + 4.0 * mlp.experts
+        for mlp in moes
+    )
+    return np.where(group > 1, 2 * inner.norm_tokens * group * max(each), 0.0)
 
 
 def _tensor_buffers(cfg: ModelConfig, shape: TrainShape) -> Quantity:
@@ -196,9 +212,19 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
     steps of the loss are there in f32; where all of them are gathered over tensor, their 16-bit
     form and the last three; where the loss stays in 16 bits, logits, log-probabilities and the
     gradients of both steps. A fused loss has logits and gradient as the matmuls write and read
-    them."""
+    them. Capped logits leave what their cap's gradient reads, unless that is computed where it is
+    read."""
     size = dtype_bytes(shape.layer_shape.activations)
     logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
+    made, gradient = _plain_logits(shape, logits)
+    written = shape.eager and not shape.fuses_loss or not shape.eager and shape.loss_stored
+    capped = size * logits if cfg.capped_logits and written else 0.0
+    return made + capped, gradient
+
+
+def _plain_logits(shape: TrainShape, logits: Quantity) -> tuple[Quantity, Quantity]:
+    """The same bytes of so many logits of a model that does not cap them."""
+    size = dtype_bytes(shape.layer_shape.activations)
     if shape.library_row.gathers_logits:
         whole = logits * shape.degree("tensor")
         return (size + 4.0) * whole, 8.0 * whole
