@@ -165,7 +165,8 @@ def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quan
         layers = sum(_gathered(r, shape) * r.layers for mine in groups for r in mine)
         held = layers * share
     unpacked = largest(unpacked_bytes(mine, shape) for mine in groups)
-    return held + grad * dtype_bytes(shape.dtypes.grad) + unpacked
+    reduced = 4.0 if shape.library_row.sums_wide else dtype_bytes(shape.dtypes.grad)
+    return held + grad * reduced + unpacked
 
 
 def _gathered(row: Parameter, shape: TrainShape) -> Quantity:
@@ -225,7 +226,7 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
 def _plain_logits(shape: TrainShape, logits: Quantity) -> tuple[Quantity, Quantity]:
     """The same bytes of so many logits of a model that does not cap them."""
     size = dtype_bytes(shape.layer_shape.activations)
-    if shape.library_row.gathers_logits:
+    if shape.library_row.gathers_logits and not shape.fuses_loss:
         whole = logits * shape.degree("tensor")
         return (size + 4.0) * whole, 8.0 * whole
     if shape.stack_row.loss_in_place:
