@@ -32,11 +32,12 @@ class ModelConfig:
     layer i in `groups`. `embedding_dim` differs from d_model where the embedding is projected.
     `embedding_rows` and `head_rows` are usually `vocabulary`. `capped_logits`: the logits go
     through a tanh. `initial_state` is a learned vector that a second stream starts from.
-    `weight_dtypes` maps a parameter's component to the dtype it is stored in ("" is every other one). `defaulted` lists the keys
-    that the config leaves out with the value taken, `defaults_source` whose defaults they are.
-    `read_as` says which unknown class was read as `architecture`, `unread` which of its keys that
-    may say something of its shape were not read then. `numerics` is what the
-    runtime computes with, None where it cannot (`not_runnable` says why).
+    `weight_dtypes` maps a parameter's component to the dtype it is stored in ("" is every other
+    one). `defaulted` lists the keys that the config leaves out with the value taken,
+    `defaults_source` whose defaults they are. `read_as` says which unknown class was read as
+    `architecture`, `unread` which of its keys that may say something of its shape were not read
+    then. `numerics` is what the runtime computes with, None where it cannot (`not_runnable` says
+    why).
     """
 
     name: str

@@ -15,6 +15,7 @@ Library = Literal[
     "automodel",
     "automodel_bf16",
     "mlperf_nemo",
+    "liger",
 ]
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 
@@ -31,8 +32,10 @@ class LibraryRow:
     tensor has all of the logits, and computes the whole loss op by op. `narrow_loss`: PyTorch's
     cross entropy reads and writes 16-bit logits as they are. `sums_computed`: gradients that wait
     whole for their reduction are summed in the dtype of computing, each layer's where it is
-    made; `sums_wide`: in f32, in which they are reduced, too. `weighs_inside`: experts' activations and weights are one kernel that
-    keeps its inputs alone. `narrow_gates`: inputs of an MLP's activation are kept in fp8."""
+    made; `sums_wide`: in f32, in which they are reduced, too. `weighs_inside`: experts' activations
+    and weights are one kernel that keeps its inputs alone. `narrow_gates`: inputs of an MLP's
+    activation are kept in fp8. `pieced_loss`: head and loss are one kernel over pieces, whose
+    logits take what the stream takes."""
 
     name: Library
     f32_norms: bool = False
@@ -47,6 +50,7 @@ class LibraryRow:
     sums_wide: bool = False
     weighs_inside: bool = False
     narrow_gates: bool = False
+    pieced_loss: bool = False
 
     @property
     def compiled(self) -> "LibraryRow":
@@ -95,6 +99,9 @@ _ROWS = (
     # NVIDIA's LoRA in MLPerf: FP8_ACT=1 of its configurations of whole models on a GPU, Megatron's
     # activation_func_fp8_input_store (core/transformer/transformer_config.py).
     LibraryRow(name="mlperf_nemo", narrow_gates=True),
+    # Liger's fused linear cross entropy in Hugging Face's models: as many pieces as the vocabulary
+    # is wider than the stream (src/liger_kernel/ops/fused_linear_cross_entropy.py).
+    LibraryRow(name="liger", listed_moments=True, pieced_loss=True),
 )
 TRANSFORMERS: Library = "transformers"
 """What trains adapters on GPUs, where nobody says otherwise."""

@@ -183,7 +183,8 @@ def state(tensors: Tensors, shape: TrainShape, stage: Stage) -> dict[str, Quanti
     held = _copies(shape)
     totals: dict[str, Quantity] = {"params": 0.0, "gradients": 0.0, "optimizer": 0.0}
     for row, local in _local(tensors, shape, stage):
-        totals["params"] = totals["params"] + local * (shape.stored_bytes(row) + _copied(row, shape))
+        held_bytes = shape.stored_bytes(row) + _copied(row, shape)
+        totals["params"] = totals["params"] + local * held_bytes
         if not shape.trains(row):
             continue
         cut = shape.replicas(row) if shape.zero == 2 else 1.0
@@ -215,9 +216,11 @@ def _copied(row: Parameter, shape: TrainShape) -> float:
     quantised copy, which waits for the backward pass, as every layer's input needs a gradient
     (Transformer Engine, pytorch/module/linear.py: `ctx.save_for_backward` of the quantised
     weight). Parameters that are trained lie quantised (fp8_param_gather of NVIDIA's recipes)."""
-    read = row.role == "matmul" and row.group is not None and not row.name.endswith(ADAPTERS)
-    copied = read and not shape.trains(row) and shape.quantises_kept and shape.stored_bytes(row) >= 2
-    return dtype_bytes(shape.dtypes.compute) if copied else 0.0
+    if not shape.quantises_kept or shape.trains(row) or shape.stored_bytes(row) < 2:
+        return 0.0
+    read = row.role == "matmul" and row.group is not None
+    wide = row.name.endswith(ADAPTERS) or row.component in shape.layer_shape.exact
+    return dtype_bytes(shape.dtypes.compute) if read and not wide else 0.0
 
 
 def _summed_bytes(row: Parameter, shape: TrainShape) -> Quantity:

@@ -187,7 +187,9 @@ def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
     ring of `RING_PIECES` devices, which reads the logits' gradient piece by piece, and where only
     one dim of the tokens is cut; nowhere where the compiler makes no rings.
     """
-    size = largest(_extra(r, shape) for r in tensors.rows if r.group is None)
+    ends = [r for r in tensors.rows if r.group is None]
+    size = largest(_extra(r, shape) for r in ends)
+    trained = largest(_extra(r, shape) * shape.trains(r) for r in ends)
     stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
     copies = shape.degree("data") * shape.degree("replica") if shape.zero else 1.0
     pieces = np.where(stored > 1, stored, copies)
@@ -195,7 +197,7 @@ def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
     alone = np.asarray(shape.degree("context")) == 1
     by_a_ring = (pieces >= least) & (pieces <= most) & alone & shape.rings
     written = np.where(by_a_ring | shape.loss_stored, 1.0, 0.0)
-    return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
+    return size * dtype_bytes(shape.weights), trained * dtype_bytes(shape.dtypes.grad), written
 
 
 def _extra(row: Parameter, shape: TrainShape) -> Quantity:
@@ -216,9 +218,10 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
     them. Capped logits leave what their cap's gradient reads, unless that is computed where it is
     read."""
     size = dtype_bytes(shape.layer_shape.activations)
-    logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
+    width = cfg.d_model if shape.library_row.pieced_loss else cfg.vocabulary / shape.logit_chunks
+    logits = shape.tokens * width / shape.degree("tensor")
     made, gradient = _plain_logits(shape, logits)
-    written = shape.eager and not shape.fuses_loss or not shape.eager and shape.loss_stored
+    written = not shape.fuses_loss if shape.eager else shape.loss_stored
     capped = size * logits if cfg.capped_logits and written else 0.0
     return made + capped, gradient
 
