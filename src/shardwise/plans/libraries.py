@@ -16,6 +16,7 @@ Library = Literal[
     "automodel_bf16",
     "mlperf_nemo",
     "liger",
+    "megatron_zero3",
 ]
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 
@@ -35,7 +36,9 @@ class LibraryRow:
     made; `sums_wide`: in f32, in which they are reduced, too. `weighs_inside`: experts' activations
     and weights are one kernel that keeps its inputs alone. `narrow_gates`: inputs of an MLP's
     activation are kept in fp8. `pieced_loss`: head and loss are one kernel over pieces, whose
-    logits take what the stream takes."""
+    logits take what the stream takes. `gathers_matrices`: parameters are gathered, and their
+    gradients scattered, matrix by matrix. `narrow_softmax`: that of attention is a kernel in 16
+    bits."""
 
     name: Library
     f32_norms: bool = False
@@ -51,6 +54,8 @@ class LibraryRow:
     weighs_inside: bool = False
     narrow_gates: bool = False
     pieced_loss: bool = False
+    gathers_matrices: bool = False
+    narrow_softmax: bool = False
 
     @property
     def compiled(self) -> "LibraryRow":
@@ -102,6 +107,11 @@ _ROWS = (
     # Liger's fused linear cross entropy in Hugging Face's models: as many pieces as the vocabulary
     # is wider than the stream (src/liger_kernel/ops/fused_linear_cross_entropy.py).
     LibraryRow(name="liger", listed_moments=True, pieced_loss=True),
+    # DeepSpeed's ZeRO-3 in Megatron-LM (arXiv 2104.04473, section 5.2): it gathers what a module
+    # needs, up to stage3_max_live_parameters of 1e9, which a matrix of such models exceeds
+    # (deepspeed/runtime/zero/config.py); Megatron's softmax is a kernel in 16 bits
+    # (megatron/fused_kernels).
+    LibraryRow(name="megatron_zero3", gathers_matrices=True, narrow_softmax=True),
 )
 TRANSFORMERS: Library = "transformers"
 """What trains adapters on GPUs, where nobody says otherwise."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.planner.steps import D, E, F, L, V, dense, moe, step
+from tests.planner.steps import LAYER, D, E, F, L, V, dense, moe, step
 
 from shardwise.hardware import parse_slice
 from shardwise.models import from_hf
@@ -161,3 +161,19 @@ def test_a_frozen_head_has_no_gradient():
 def test_a_plan_that_overlaps_no_tensor_has_no_rings(overlap, rings):
     choices = replace(step(), stack="xla", overlap=overlap)
     assert memory_facts(choices, parse_slice("v5e:4x4").chip)["rings"] == rings
+
+
+def test_matrices_that_are_gathered_one_by_one():
+    """The largest is an MLP's, D F; else two layers are there, and the gradient of one."""
+    names = "megatron_zero3", "plain"
+    mine, plain = (
+        at(dense(), "backward", fsdp=4, choices={"stack": "fsdp", "library": name})["transient"]
+        for name in names
+    )
+    assert plain - mine == pytest.approx(2 * 3 / 4 * (3 * LAYER - 2 * D * F))
+
+
+def test_a_softmax_in_16_bits_keeps_no_copy_in_f32():
+    choices = {"attention_kernel": "scores", "compiled": False}
+    (plain, _), (mine, _) = (kept(name, dense(), **choices) for name in ("plain", "megatron_zero3"))
+    assert {a.name for a in plain} - {a.name for a in mine} == {"attention probabilities, f32"}

@@ -154,13 +154,16 @@ def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
 def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quantity:
     """Gathered parameters: the layer in use, and the whole gradient of its largest matrix, as XLA
     scatters each where it is made. Op by op the next layer is there too, and the whole gradient of
-    a layer (PyTorch's FSDP prefetches, and scatters at the layer's end). All layers of the stage
+    a layer (PyTorch's FSDP prefetches, and scatters at the layer's end), or one matrix where a
+    library goes by matrices. All layers of the stage
     stay gathered where they are not gathered before every pass. A quantised layer unpacks one
     matrix at a time."""
     groups = [[r for r in rows if not r.shares] for rows in tensors.groups]
-    ahead, at_once = (2, sum) if shape.eager else (1, largest)
+    single = shape.library_row.gathers_matrices
+    ahead, at_once = (2, sum) if shape.eager and not single else (1, largest)
+    whole = largest if single else sum
     grad = largest(at_once(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
-    held = ahead * largest(sum(_gathered(r, shape) for r in mine) for mine in groups)
+    held = ahead * largest(whole(_gathered(r, shape) for r in mine) for mine in groups)
     if shape.weight_gather != "per_pass":
         layers = sum(_gathered(r, shape) * r.layers for mine in groups for r in mine)
         held = layers * share

@@ -42,6 +42,7 @@ def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple
         saved += tuple(replace(a, name=f"{CORE}, quantised", fed=True) for a in saved if _core(a))
     if shape.attention_kernel == "scores":
         wide = shape.stack_row.wide_softmax and shape.tapes
+        wide = wide and not shape.library_row.narrow_softmax
         saved += saved_scores(layer, float(shape.sequence_length), wide=wide)
     if shape.library_row.f32_norms:
         saved = in_f32(cfg, layer, saved, shape)
