@@ -20,12 +20,15 @@ behind `--evidence` and its section of docs/lab/fit.md. Constants are fitted on 
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # on small matrices threads only wait
 
 import numpy as np
 from fit.baseline import baseline_logs, constant_mfu

@@ -50,6 +50,7 @@ class Architecture:
     initial_state: bool = False
     final_norm: Switch = True
     head_bias: Switch = False
+    capped_logits: bool = False
     position_key: str = ""
     position_offset: int = 0
     extra_embedding_rows: int = 0

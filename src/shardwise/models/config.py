@@ -30,13 +30,14 @@ class ModelConfig:
 
     `groups` holds the distinct layers in order of first appearance; `pattern[i]` is the index of
     layer i in `groups`. `embedding_dim` differs from d_model where the embedding is projected.
-    `embedding_rows` and `head_rows` are usually `vocabulary`. `initial_state` is a learned vector
-    that a second stream starts from. `weight_dtypes` maps a parameter's
-    component to the dtype it is stored in ("" is every other one). `defaulted` lists the keys
-    that the config leaves out with the value taken, `defaults_source` whose defaults they are.
-    `read_as` says which unknown class was read as `architecture`, `unread` which of its keys that
-    may say something of its shape were not read then. `numerics` is what the
-    runtime computes with, None where it cannot (`not_runnable` says why).
+    `embedding_rows` and `head_rows` are usually `vocabulary`. `capped_logits`: the logits go
+    through a tanh. `initial_state` is a learned vector that a second stream starts from.
+    `weight_dtypes` maps a parameter's component to the dtype it is stored in ("" is every other
+    one). `defaulted` lists the keys that the config leaves out with the value taken,
+    `defaults_source` whose defaults they are. `read_as` says which unknown class was read as
+    `architecture`, `unread` which of its keys that may say something of its shape were not read
+    then. `numerics` is what the runtime computes with, None where it cannot (`not_runnable` says
+    why).
     """
 
     name: str
@@ -56,6 +57,7 @@ class ModelConfig:
     final_norm: bool = True
     norm_bias: bool = False
     head_bias: bool = False
+    capped_logits: bool = False
     streams: int = 1
     mixing: Mixing = "hyper"
     extras: tuple[Extra, ...] = ()

@@ -198,6 +198,7 @@ def _made(
         final_norm=switch(r, row.final_norm),
         norm_bias=switch(r, traits.norm_bias),
         head_bias=switch(r, row.head_bias),
+        capped_logits=_capped(r, row),
         streams=groups[0].streams,
         mixing=groups[0].mixing,
         extras=model_extras(r, row.sizes, row.extras),
@@ -215,6 +216,11 @@ def _made(
         provenance=provenance or {},
         unread=_unread(r) if _other_name(raw, architecture) else (),
     )
+
+
+def _capped(r: Reader, row: Architecture) -> bool:
+    key = "final_logit_softcapping"
+    return r.get(key) is not None if key in r.raw else row.capped_logits
 
 
 def _reader(raw: Mapping[str, Any], row: Architecture, file: str) -> Reader:

@@ -5,7 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-Library = Literal["plain", "transformers", "lit_gpt", "litgpt", "prime_rl", "scaling"]
+Library = Literal[
+    "plain",
+    "transformers",
+    "lit_gpt",
+    "litgpt",
+    "prime_rl",
+    "scaling",
+    "automodel",
+    "automodel_bf16",
+    "mlperf_nemo",
+    "liger",
+    "megatron_zero3",
+]
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 
 
@@ -21,7 +33,12 @@ class LibraryRow:
     tensor has all of the logits, and computes the whole loss op by op. `narrow_loss`: PyTorch's
     cross entropy reads and writes 16-bit logits as they are. `sums_computed`: gradients that wait
     whole for their reduction are summed in the dtype of computing, each layer's where it is
-    made."""
+    made; `sums_wide`: in f32, in which they are reduced, too. `weighs_inside`: experts' activations
+    and weights are one kernel that keeps its inputs alone. `narrow_gates`: inputs of an MLP's
+    activation are kept in fp8. `pieced_loss`: head and loss are one kernel over pieces, whose
+    logits take what the stream takes. `gathers_matrices`: parameters are gathered, and their
+    gradients scattered, matrix by matrix. `narrow_softmax`: that of attention is a kernel in 16
+    bits."""
 
     name: Library
     f32_norms: bool = False
@@ -33,6 +50,12 @@ class LibraryRow:
     gathers_logits: bool = False
     narrow_loss: bool = False
     sums_computed: bool = False
+    sums_wide: bool = False
+    weighs_inside: bool = False
+    narrow_gates: bool = False
+    pieced_loss: bool = False
+    gathers_matrices: bool = False
+    narrow_softmax: bool = False
 
     @property
     def compiled(self) -> "LibraryRow":
@@ -70,6 +93,25 @@ _ROWS = (
     # (core/nn/linear/column_parallel_linear.py), and the loss is PyTorch's in f32
     # (transformer/model/losses/cross_entropy.py).
     LibraryRow(name="scaling", gathers_logits=True),
+    # NeMo AutoModel: its MixedPrecisionPolicy reduces in f32 (components/distributed/config.py), in
+    # which PyTorch's FSDP2 sums what waits (to_accumulated_grad_if_needed of
+    # torch/distributed/fsdp/_fully_shard/_fsdp_param.py), and experts run
+    # weighted_bias_swiglu_impl, quick_geglu_deepep and their like (components/moe/experts.py). Its
+    # loss is PyTorch's of an f32 copy, gathered over tensor (components/loss/masked_ce.py).
+    LibraryRow(name="automodel", gathers_logits=True, sums_wide=True, weighs_inside=True),
+    # The same with `fp32_upcast: false`, as most of its examples/llm_benchmark have it.
+    LibraryRow(name="automodel_bf16", narrow_loss=True, sums_wide=True, weighs_inside=True),
+    # NVIDIA's LoRA in MLPerf: FP8_ACT=1 of its configurations of whole models on a GPU, Megatron's
+    # activation_func_fp8_input_store (core/transformer/transformer_config.py).
+    LibraryRow(name="mlperf_nemo", narrow_gates=True),
+    # Liger's fused linear cross entropy in Hugging Face's models: as many pieces as the vocabulary
+    # is wider than the stream (src/liger_kernel/ops/fused_linear_cross_entropy.py).
+    LibraryRow(name="liger", listed_moments=True, pieced_loss=True),
+    # DeepSpeed's ZeRO-3 in Megatron-LM (arXiv 2104.04473, section 5.2): it gathers what a module
+    # needs, up to stage3_max_live_parameters of 1e9, which a matrix of such models exceeds
+    # (deepspeed/runtime/zero/config.py); Megatron's softmax is a kernel in 16 bits
+    # (megatron/fused_kernels).
+    LibraryRow(name="megatron_zero3", gathers_matrices=True, narrow_softmax=True),
 )
 TRANSFORMERS: Library = "transformers"
 """What trains adapters on GPUs, where nobody says otherwise."""

@@ -187,6 +187,12 @@ class Structure:
         return stack_row(self.stack)
 
     @property
+    def rings_off(self) -> bool:
+        """Whether a plan keeps a compiler from rings beside its products: it lists what overlaps,
+        and not tensor (MaxText's benchmarks/xla_flags_library.py, DISABLE_COLLECTIVE_MATMUL)."""
+        return self.overlap is not None and "tensor" not in self.overlap
+
+    @property
     def hidden(self) -> frozenset[Overlapped]:
         """Whose transfers run beside compute. Tensor's do where its activations lie in pieces
         between blocks, a pipeline's where its schedule has several chunks to go on with, those of

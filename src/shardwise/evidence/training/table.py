@@ -302,7 +302,8 @@ class RunRow(BaseModel):
     library: Annotated[Library, BeforeValidator(_spelt)] = Field(
         "plain",
         description="whose layers and loss run op by op: plain, transformers, lit_gpt (2023), "
-        "litgpt, prime_rl or scaling",
+        "litgpt, prime_rl, scaling, automodel, automodel_bf16 (its loss in 16 bits), mlperf_nemo "
+        "(LoRA), liger or megatron_zero3",
     )
     quantize: Annotated[Quantized, BeforeValidator(_spelt)] = Field(
         "none", description="how the frozen matrices beside adapters are stored: nf4 or int8"

@@ -22,6 +22,7 @@ from shardwise.planner.step.parts import Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.strategies.optimizer import copies, pieces, state_bytes
 from shardwise.planner.step.strategies.remat import kept_activations, saved_bytes
+from shardwise.plans.adapters import ADAPTERS
 from shardwise.plans.optimizers import optimizer_row
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity, largest, total
@@ -182,7 +183,8 @@ def state(tensors: Tensors, shape: TrainShape, stage: Stage) -> dict[str, Quanti
     held = _copies(shape)
     totals: dict[str, Quantity] = {"params": 0.0, "gradients": 0.0, "optimizer": 0.0}
     for row, local in _local(tensors, shape, stage):
-        totals["params"] = totals["params"] + local * shape.stored_bytes(row)
+        held_bytes = shape.stored_bytes(row) + _copied(row, shape)
+        totals["params"] = totals["params"] + local * held_bytes
         if not shape.trains(row):
             continue
         cut = shape.replicas(row) if shape.zero == 2 else 1.0
@@ -209,16 +211,31 @@ def _local(
         yield row, local
 
 
+def _copied(row: Parameter, shape: TrainShape) -> float:
+    """Bytes that matmuls add to an element of a frozen row that they read in less than 16 bits: its
+    quantised copy, which waits for the backward pass, as every layer's input needs a gradient
+    (Transformer Engine, pytorch/module/linear.py: `ctx.save_for_backward` of the quantised
+    weight). Parameters that are trained lie quantised (fp8_param_gather of NVIDIA's recipes)."""
+    if not shape.quantises_kept or shape.trains(row) or shape.stored_bytes(row) < 2:
+        return 0.0
+    read = row.role == "matmul" and row.group is not None
+    wide = row.name.endswith(ADAPTERS) or row.component in shape.layer_shape.exact
+    return dtype_bytes(shape.dtypes.compute) if read and not wide else 0.0
+
+
 def _summed_bytes(row: Parameter, shape: TrainShape) -> Quantity:
     """Bytes of a row's summed gradient for each element that is stored; what lies elsewhere is
     summed, too, until gradients are reduced, by some libraries in the dtype of computing."""
     own = dtype_bytes(shape.dtypes.grad)
     elsewhere = (shape.compute_share(row) / shape.stored_share(row) - 1.0) * shape.whole_gradients
-    return own + elsewhere * (_made_bytes(shape) if _sums_computed(shape) else own)
+    if not _sums_where_made(shape):
+        return own + elsewhere * own
+    return own + elsewhere * (4.0 if shape.library_row.sums_wide else _made_bytes(shape))
 
 
-def _sums_computed(shape: TrainShape) -> bool:
-    return shape.eager and shape.library_row.sums_computed and shape.reduces_once
+def _sums_where_made(shape: TrainShape) -> bool:
+    row = shape.library_row
+    return shape.eager and (row.sums_computed or row.sums_wide) and shape.reduces_once
 
 
 def _made_bytes(shape: TrainShape) -> float:
@@ -250,7 +267,7 @@ def microbatch_gradients(
         alone = np.maximum(whole * size - gradients, 0.0) if shape.zero == 2 else 0.0
         return np.where(several, whole * size, alone)
     apart = np.ones_like(several) if sum_bytes > made else several
-    if _sums_computed(shape):  # each layer's is added where it is made
+    if _sums_where_made(shape):  # each layer's is added where it is made
         apart = apart & ~several
     return np.where(apart, gradients / sum_bytes * size, 0.0)
 

@@ -101,7 +101,7 @@ def memory_facts(structure: Structure, chip: Chip) -> dict[str, Any]:
     usable, trained = chip.hbm_usable_bytes, structure.stack_row.own_flags
     return {
         "loss_stored": chip.vendor != "google",
-        "rings": rings_of_matmuls(chip.id, trained=trained),
+        "rings": rings_of_matmuls(chip.id, trained=trained) and not structure.rings_off,
         "room": usable / chip.jax_devices_per_chip if usable else inf,
     }
 

@@ -39,8 +39,8 @@ def working(tensors: Tensors, shape: TrainShape, share: Quantity) -> Working:
     """What comes and goes on a stage with a share of the layers."""
     cfg, gathered = tensors.cfg, gathered_bytes(tensors, shape, share)
     ends, logits = gathered_ends(tensors, shape), logit_bytes(cfg, shape)
-    stays = stays_gathered(shape)
-    return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape, stays)
+    stays, fixed = stays_gathered(shape), exchange_bytes(cfg, shape)
+    return working_of(gathered, layer_bytes(cfg, shape), fixed, ends, logits, shape, stays)
 
 
 def stays_gathered(shape: TrainShape) -> float:
@@ -51,20 +51,21 @@ def stays_gathered(shape: TrainShape) -> float:
 def working_of(
     gathered: Quantity,
     layer: Quantity,
+    fixed: Quantity,
     ends: Sequence[Quantity],
     logits: Sequence[Quantity],
     shape: TrainShape,
     stays: Quantity,
 ) -> Working:
-    """From `gathered_bytes`, `layer_bytes`, `gathered_ends`, `logit_bytes` and `stays_gathered`; of
-    the shape what no search chooses. The matrix of the
+    """From `gathered_bytes`, `layer_bytes`, `exchange_bytes`, `gathered_ends`, `logit_bytes` and
+    `stays_gathered`; of the shape what no search chooses. The matrix of the
     vocabulary is gathered again where XLA for TPUs stores the logits' gradient; where it does not,
     two matmuls read the logits side by side, and libtpu spared nothing (docs/lab/log.md)."""
     loss = loss_bytes(ends, logits, shape.eager)
     spared = np.where(np.asarray(ends[2]) > 0, ends[0], 0.0)
     return Working(
-        backward=gathered + layer,
-        loss=loss + gathered * stays,
+        backward=gathered + layer + fixed,
+        loss=loss + gathered * stays + fixed,
         again=0.0 if shape.eager or shape.loss_stored else spared,
         room=shape.room,
     )
@@ -113,6 +114,21 @@ def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quanti
     return np.where(np.asarray(inner.expert_group) > 1, copies * slots * width, 0.0)
 
 
+def exchange_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """What HybridEP allocates once, and keeps: a way to the experts and one back that have room for
+    every token of the devices that share experts, each with f32 weights of all of those experts,
+    as if one device got all (DeepEP, branch hybrid-ep, csrc/hybrid_ep/buffer/intranode.cu)."""
+    inner, moes = shape.layer_shape, [x.mlp for x in cfg.groups if isinstance(x.mlp, Moe)]
+    if shape.dispatcher != "hybridep" or not moes:
+        return 0.0
+    group = np.asarray(inner.expert_group)
+    each = (
+        (mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations) + 4.0 * mlp.experts
+        for mlp in moes
+    )
+    return np.where(group > 1, 2 * inner.norm_tokens * group * max(each), 0.0)
+
+
 def _tensor_buffers(cfg: ModelConfig, shape: TrainShape) -> Quantity:
     """What lies whole under sequence parallelism while XLA works on an MLP's gradient: the gathered
     input, the gathered gradient of the output, and the sum that is to be scattered."""
@@ -138,18 +154,22 @@ def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
 def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quantity:
     """Gathered parameters: the layer in use, and the whole gradient of its largest matrix, as XLA
     scatters each where it is made. Op by op the next layer is there too, and the whole gradient of
-    a layer (PyTorch's FSDP prefetches, and scatters at the layer's end). All layers of the stage
+    a layer (PyTorch's FSDP prefetches, and scatters at the layer's end), or one matrix where a
+    library goes by matrices. All layers of the stage
     stay gathered where they are not gathered before every pass. A quantised layer unpacks one
     matrix at a time."""
     groups = [[r for r in rows if not r.shares] for rows in tensors.groups]
-    ahead, at_once = (2, sum) if shape.eager else (1, largest)
+    single = shape.library_row.gathers_matrices
+    ahead, at_once = (2, sum) if shape.eager and not single else (1, largest)
+    whole = largest if single else sum
     grad = largest(at_once(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
-    held = ahead * largest(sum(_gathered(r, shape) for r in mine) for mine in groups)
+    held = ahead * largest(whole(_gathered(r, shape) for r in mine) for mine in groups)
     if shape.weight_gather != "per_pass":
         layers = sum(_gathered(r, shape) * r.layers for mine in groups for r in mine)
         held = layers * share
     unpacked = largest(unpacked_bytes(mine, shape) for mine in groups)
-    return held + grad * dtype_bytes(shape.dtypes.grad) + unpacked
+    reduced = 4.0 if shape.library_row.sums_wide else dtype_bytes(shape.dtypes.grad)
+    return held + grad * reduced + unpacked
 
 
 def _gathered(row: Parameter, shape: TrainShape) -> Quantity:
@@ -170,7 +190,9 @@ def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
     ring of `RING_PIECES` devices, which reads the logits' gradient piece by piece, and where only
     one dim of the tokens is cut; nowhere where the compiler makes no rings.
     """
-    size = largest(_extra(r, shape) for r in tensors.rows if r.group is None)
+    ends = [r for r in tensors.rows if r.group is None]
+    size = largest(_extra(r, shape) for r in ends)
+    trained = largest(_extra(r, shape) * shape.trains(r) for r in ends)
     stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
     copies = shape.degree("data") * shape.degree("replica") if shape.zero else 1.0
     pieces = np.where(stored > 1, stored, copies)
@@ -178,7 +200,7 @@ def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
     alone = np.asarray(shape.degree("context")) == 1
     by_a_ring = (pieces >= least) & (pieces <= most) & alone & shape.rings
     written = np.where(by_a_ring | shape.loss_stored, 1.0, 0.0)
-    return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
+    return size * dtype_bytes(shape.weights), trained * dtype_bytes(shape.dtypes.grad), written
 
 
 def _extra(row: Parameter, shape: TrainShape) -> Quantity:
@@ -196,10 +218,21 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
     steps of the loss are there in f32; where all of them are gathered over tensor, their 16-bit
     form and the last three; where the loss stays in 16 bits, logits, log-probabilities and the
     gradients of both steps. A fused loss has logits and gradient as the matmuls write and read
-    them."""
+    them. Capped logits leave what their cap's gradient reads, unless that is computed where it is
+    read."""
     size = dtype_bytes(shape.layer_shape.activations)
-    logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
-    if shape.library_row.gathers_logits:
+    width = cfg.d_model if shape.library_row.pieced_loss else cfg.vocabulary / shape.logit_chunks
+    logits = shape.tokens * width / shape.degree("tensor")
+    made, gradient = _plain_logits(shape, logits)
+    written = not shape.fuses_loss if shape.eager else shape.loss_stored
+    capped = size * logits if cfg.capped_logits and written else 0.0
+    return made + capped, gradient
+
+
+def _plain_logits(shape: TrainShape, logits: Quantity) -> tuple[Quantity, Quantity]:
+    """The same bytes of so many logits of a model that does not cap them."""
+    size = dtype_bytes(shape.layer_shape.activations)
+    if shape.library_row.gathers_logits and not shape.fuses_loss:
         whole = logits * shape.degree("tensor")
         return (size + 4.0) * whole, 8.0 * whole
     if shape.stack_row.loss_in_place:

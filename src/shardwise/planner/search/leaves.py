@@ -29,6 +29,7 @@ from shardwise.planner.price.memory import (
 from shardwise.planner.price.plan import choices_on, memory_facts, stack_for
 from shardwise.planner.price.working import (
     Working,
+    exchange_bytes,
     gathered_bytes,
     gathered_ends,
     layer_bytes,
@@ -89,7 +90,8 @@ def _gathered(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
 
 
 def _working(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
-    return layer_bytes(tensors.cfg, shape), *logit_bytes(tensors.cfg, shape)
+    cfg = tensors.cfg
+    return layer_bytes(cfg, shape), exchange_bytes(cfg, shape), *logit_bytes(cfg, shape)
 
 
 def _in_flight(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
@@ -453,6 +455,6 @@ class Chunk:
 
     def _working(self, structure: Structure) -> Working:
         gathered, *ends = self._at(self.parts.bytes, GATHERED, structure)
-        layer, *logits = self._at(self.parts.bytes, WORKING, structure)
+        layer, fixed, *logits = self._at(self.parts.bytes, WORKING, structure)
         stays = self._of(structure, stays_gathered, lambda s: s.weight_gather)
-        return working_of(gathered, layer, ends, logits, self.shape(structure), stays)
+        return working_of(gathered, layer, fixed, ends, logits, self.shape(structure), stays)

@@ -42,6 +42,7 @@ def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple
         saved += tuple(replace(a, name=f"{CORE}, quantised", fed=True) for a in saved if _core(a))
     if shape.attention_kernel == "scores":
         wide = shape.stack_row.wide_softmax and shape.tapes
+        wide = wide and not shape.library_row.narrow_softmax
         saved += saved_scores(layer, float(shape.sequence_length), wide=wide)
     if shape.library_row.f32_norms:
         saved = in_f32(cfg, layer, saved, shape)
@@ -49,6 +50,8 @@ def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple
         saved += whole_qkv(layer)
     if shape.library_row.repeats_kv:
         saved += repeated_kv(layer)
+    if shape.library_row.narrow_gates:
+        saved = tuple(_narrowed(a, shape) for a in saved)
     if not shape.lora_rank:
         return saved
     group = cfg.groups.index(layer)
@@ -92,6 +95,14 @@ def repeated_kv(layer: Layer) -> tuple[Activation, ...]:
     return (Activation(name="repeated keys and values", width=width, letter="N", kind="qkv"),)
 
 
+def _narrowed(activation: Activation, shape: TrainShape) -> Activation:
+    """An activation in fp8 where it goes into an MLP's activation function."""
+    if activation.kind not in ("mlp_in", "mlp_gate") or activation.f32 or not activation.sharded:
+        return activation
+    size = dtype_bytes(shape.layer_shape.activations)
+    return replace(activation, width=activation.width * dtype_bytes("fp8") / size)
+
+
 def _core(activation: Activation) -> bool:
     return activation.name == CORE
 
@@ -100,8 +111,10 @@ def _remade(activation: Activation, shape: TrainShape) -> bool:
     if not shape.tapes and activation.remade:
         return True
     gate = activation.remade and activation.kind == "activation"
-    weighed = activation.name.startswith("experts") and activation.kind == "mlp_out"
-    return shape.stack_row.fuses_mlp and (gate or weighed)
+    experts = activation.name.startswith("experts")
+    weighed = experts and activation.kind == "mlp_out"
+    fuses = shape.stack_row.fuses_mlp or (experts and shape.library_row.weighs_inside)
+    return fuses and (gate or weighed)
 
 
 def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
