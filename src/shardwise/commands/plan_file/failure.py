@@ -62,9 +62,9 @@ class FailedStep(Record):
     """What was needed beyond the predicted peak; negative where that is larger."""
 
 
-def failure_in(error: str | Path) -> MemoryFailure:
+def failure_in(file: str | Path) -> MemoryFailure:
     """The error in a file, or on standard input (-)."""
-    path = Path("/dev/stdin" if str(error) == "-" else error)
+    path = Path("/dev/stdin") if Path(file) == Path("-") else Path(file)
     return read_failure(read_text(path, "the error", most=TABLE_BYTES))
 
 
