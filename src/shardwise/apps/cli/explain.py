@@ -10,9 +10,7 @@ from shardwise.errors import ShardwiseError
 
 
 @command(
-    "explain",
-    "show_detail as_json graph save",
-    graph="Its dearest ops as a graph: .svg or .dot.",
+    "explain", "show_detail as_json graph save", graph="Its dearest ops as a graph: .svg or .dot."
 )
 def explain(out: Outputs) -> None:
     """Explain a plan's program, or a function, as compiled for a slice that is not here.

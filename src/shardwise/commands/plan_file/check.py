@@ -67,9 +67,7 @@ class CheckRequest(Command):
         group="Files",
     )
     apply: int | str | None = option(
-        "Write the file with the change of this number, from 1.",
-        metavar="N",
-        group="Files",
+        "Write the file with the change of this number, from 1.", metavar="N", group="Files"
     )
 
     def answer(self, progress: Progress | None = None) -> FileChecked:

@@ -114,10 +114,7 @@ class ServeModelRequest:
     )
     kv_tokens: int | None = option("Default what the device has room for.", kind="whole", least=1)
     memory_share: float | None = option(
-        "Of a card's memory; default JAX's 0.75.",
-        kind="number",
-        above=0,
-        most=1,
+        "Of a card's memory; default JAX's 0.75.", kind="number", above=0, most=1
     )
     weights: str | None = option("Default by device.", metavar="|".join(ENGINE_WEIGHTS))
     kv: str | None = option("Default as computed in.", metavar="|".join(ENGINE_CACHES))
