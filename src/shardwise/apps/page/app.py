@@ -101,7 +101,6 @@ def _views(request: Request) -> Response:
 
 
 def _lecture(request: Request) -> Response:
-    """The sequence of a chapter."""
     chapter = request.path_params.get("chapter", "")
     try:
         check_known("lecture", chapter, LECTURES)
