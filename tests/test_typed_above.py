@@ -24,7 +24,6 @@ SUBSCRIPTS = {
     "apps/page/app.py": (4, "ASGI: the scope and the path of a request"),
     "commands/plan_serve/second_opinion.py": (1, "dollars by what they are for"),
     "commands/plan_train/why.py": (1, "what was searched, by choice"),
-    "commands/pricing/plans.py": (3, "a plan's file before it is a plan"),
     "commands/program/compile.py": (1, "seconds by what took them"),
     "commands/program/compiling.py": (3, "a mesh by axis; sums of a work by amount"),
     "commands/program/profiling.py": (2, "a mesh by axis"),
@@ -39,7 +38,6 @@ SUBSCRIPTS = {
 """Subscripts by a constant text, at most, and what they read."""
 DICTS = {
     "commands/base/answer.py": (1, "the JSON door: an answer as a document"),
-    "commands/pricing/plans.py": (1, "a plan's file before it is a plan"),
     "commands/tables/schema.py": (2, "the JSON door: a JSON Schema"),
 }
 """Functions that take or return `dict[str, Any]`, at most, and what that is."""

@@ -429,7 +429,6 @@ def split_thresholds(
 
 
 def _splits_on(fsdp, tensor, d_model, d_ff, chip):
-    """Each split with the torus that it fills."""
     for x, y in zip(fsdp, tensor, strict=True):
         yield x, y, BookTorus(chips=x * y, d_model=d_model, d_ff=d_ff, chip=chip)
 

@@ -263,7 +263,6 @@ def _limit_line(per_chip: float, limits: BookLimits, axes: int) -> str:
 
 
 def _dcn_line(answer: TrainAnswer, rows: list[BookRow]) -> list[str]:
-    """Data parallelism between slices, where there are several."""
     dcn = [r for r in rows if r.name == "dcn"]
     if not dcn or answer.piece.count == 1:
         return []

@@ -4,7 +4,6 @@
 (stages need microbatches), so where that alone is refused the effect is None.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,7 +55,7 @@ def compare_plans(
     limit = piece.chip.require("hbm_usable_bytes")
     rows = []
 
-    def add(field: str, ours: Any, theirs: Any, changes: Mapping[str, Any]) -> float | None:
+    def add(field: str, ours: Any, theirs: Any, **changes: Any) -> float | None:
         effect, fits = None, False
         with suppress(BadRequest):
             found = evaluate_train(replace(published, **changes), cfg, piece)
@@ -69,7 +68,7 @@ def compare_plans(
     if meshes[0] != meshes[1]:
         stages = spread(cfg.layers, best.degree("stage"))
         changed = {"mesh": best.mesh, "box": best.box, "slices": best.slices}
-        if add("mesh", meshes[0], meshes[1], {**changed, "layers_per_stage": stages}) is None:
+        if add("mesh", meshes[0], meshes[1], **changed, layers_per_stage=stages) is None:
             # Stages need their schedule and microbatches: what hangs together, at once.
             hanging = ("microbatches", "pipeline_schedule", "virtual_stages")
             changed |= {name: getattr(best, name) for name in hanging}
@@ -77,14 +76,14 @@ def compare_plans(
             together = [
                 f"{p.pipeline_schedule} of {p.microbatches} microbatches" for p in (best, published)
             ]
-            add("mesh with its schedule", together[0], together[1], changed)
+            add("mesh with its schedule", together[0], together[1], **changed)
     for name in _FIELDS:
         ours, theirs = getattr(best, name), getattr(published, name)
         if ours != theirs and not _follows(name, best, published):
             changed = {name: ours}
             if name == "pipeline_schedule":
                 changed["virtual_stages"] = best.virtual_stages
-            add(name, ours, theirs, changed)
+            add(name, ours, theirs, **changed)
     return tuple(rows)
 
 

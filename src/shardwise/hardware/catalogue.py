@@ -228,7 +228,6 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """One --set "chip.path=value" laid on a record."""
     path, value = _path_value(text)
     keys = path.split(".")
     entry = {"value": value, "source": f"--set {text.partition('=')[0].strip()}"}

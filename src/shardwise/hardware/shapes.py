@@ -89,8 +89,7 @@ def nearest_shapes(network: Torus, shape: Shape, most: int = 3) -> tuple[Shape, 
         chips = shape[0]
         return tuple(
             sorted(
-                legal_shapes(network),
-                key=lambda s: (abs(math.log(math.prod(s) / chips)), sum(s)),
+                legal_shapes(network), key=lambda s: (abs(math.log(math.prod(s) / chips)), sum(s))
             )[:most]
         )
     return tuple(sorted(legal_shapes(network), key=lambda s: _apart(s, shape))[:most])

@@ -171,7 +171,6 @@ def _family(family: str, file: str) -> tuple[str, Architecture]:
 
 
 def _by_type(section: Mapping[str, Any]) -> str | None:
-    """The class of a section: the one that it names, else that of its model type."""
     names, kind = section.get("architectures"), section.get("model_type")
     if isinstance(names, list) and names and names[0] in architectures():
         return names[0]

@@ -298,11 +298,7 @@ def gemma3n_stack(r: Reader, layers: int) -> list[Layer]:
         laurel_rank=r.size("laurel_rank"),
     )
     return [
-        replace(
-            shape,
-            mixer=replace(mixers[kind], reuses_kv=i >= first),
-            mlp=Mlp(d_ff=width),
-        )
+        replace(shape, mixer=replace(mixers[kind], reuses_kv=i >= first), mlp=Mlp(d_ff=width))
         for i, (kind, width) in enumerate(zip(kinds, widths, strict=True))
     ]
 

@@ -259,7 +259,6 @@ def attention_crossover(
 
 
 def _attention(cfg: ModelConfig, context: Quantity, causal: bool) -> Quantity:
-    """Attention FLOPs per token over all layers."""
     total: Quantity = 0.0
     for layer, layers in cfg.layer_groups():
         total = total + layers * attention_flops_per_token(layer, context, causal)

@@ -7,7 +7,7 @@ the one that needs the least memory; where a search would not look at such a mes
 (`search/legality.py`), it is each choice's default.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from shardwise.planner.evaluate import plan_of
 from shardwise.planner.search.loop import search
 from shardwise.planner.search.request import SEARCHED, TrainRequest
 from shardwise.planner.training import TrainPlanning, plan_train
-from shardwise.plans import MESH_AXES, TrainPlan
-from shardwise.plans.files import FORMER_KEY, Begun
+from shardwise.plans import MESH_AXES, ServePlan, TrainPlan, handwritten, handwritten_serve
+from shardwise.plans.chip_changes import ChipChanges
+from shardwise.plans.files import FORMER_KEY, Begun, begun_plans, chip_changes, served_plan_from
 from shardwise.plans.software import candidates_of_plan
 from shardwise.plans.train import CHOICES, PLACINGS, Structure
 
@@ -55,6 +56,26 @@ def completed(
     if "layers_per_stage" in written:
         found = replace(found, layers_per_stage=begun[0][0][1].layers_per_stage)
     return Completed(plan=found, searched=open_)
+
+
+def finished(
+    values: Mapping[str, Any],
+    origin: str,
+    slice_of: Callable[[str, str | None, ChipChanges], Slice],
+) -> tuple[TrainPlan | ServePlan, frozenset[str]]:
+    """The plan of a file's values, what a person left out searched or worked out, and which choices
+    were searched. `slice_of` reads a slice under the file's constants and what it keeps of its
+    chips."""
+
+    def read(text: str) -> Slice:
+        constants = str(values["constants"]) if "constants" in values else None
+        return slice_of(text, constants, chip_changes(values.get("chips"), origin))
+
+    if handwritten_serve.is_handwritten(values) or not handwritten.is_handwritten(values):
+        return served_plan_from(values, origin, read), frozenset()
+    begun = begun_plans(values, origin, read)
+    found = completed(begun, values, read(str(values["slice"])))
+    return found.plan, found.searched
 
 
 def _searched(groups: list[list[TrainRequest]]) -> TrainPlan | None:

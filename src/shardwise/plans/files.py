@@ -88,10 +88,21 @@ def read_values(
     data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
         raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
-    found = _beside(changed(data, overrides or {}, str(path)), path)
-    if family and isinstance(found.get("model"), str):
-        found["model"] = str(with_family(split_family(found["model"])[0], family))
-    return found
+    return _of_family(_beside(changed(data, overrides or {}, str(path)), path), family)
+
+
+def changed_plan(
+    plan: TrainPlan | ServePlan, fields: Mapping[str, str], family: str | None, origin: str
+) -> TrainPlan | ServePlan:
+    """A plan with changes as those of `read_values`."""
+    return plan_from(_of_family(changed(plan_dict(plan), fields, origin), family), origin)
+
+
+def _of_family(values: dict[str, Any], family: str | None) -> dict[str, Any]:
+    """The values with their model's config read as a family."""
+    if family and isinstance(values.get("model"), str):
+        values["model"] = str(with_family(split_family(values["model"])[0], family))
+    return values
 
 
 def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -361,9 +361,7 @@ def searched_plan(planning: TrainPlanning, choices: Iterable[Beside] = ()) -> Se
         told_apart=planning.request.apart,
         margin=KeptMargin(share=planning.request.margin, kept=planning.margin_kept),
         choices=[_choice(row, best) for row in choices],
-        search=SearchSize.part_of(
-            report,
-        ),
+        search=SearchSize.part_of(report),
     )
 
 

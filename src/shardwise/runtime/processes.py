@@ -99,10 +99,7 @@ def connect(group: ProcessGroup) -> None:
     """Join the other processes; before JAX is first used."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        group.coordinator,
-        group.count,
-        group.index,
-        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        group.coordinator, group.count, group.index, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
     )
 
 

@@ -157,7 +157,6 @@ def _page(table_RM: jax.Array, positions_R: jax.Array, size: int) -> jax.Array:
 def _written(
     arrays: States, layer: Any, pages_R: jax.Array, kept_R: jax.Array, states: States
 ) -> States:
-    """The arrays with the states of those rows that are kept."""
     beyond = next(iter(arrays.values())).shape[1]  # is not written
     into_R = jnp.where(kept_R, pages_R, beyond)
     return {

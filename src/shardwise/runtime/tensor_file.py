@@ -161,7 +161,6 @@ def read_folder(path: Path) -> dict[str, Entry]:
 
 
 def _index(path: Path) -> dict[str, str]:
-    """Which file beside the index holds each tensor."""
     remedy = "fetch the checkpoint again"
     read = read_json(path, "the index of weights", most=INDEX_BYTES, remedy=remedy)
     found = read.get("weight_map") if isinstance(read, dict) else None

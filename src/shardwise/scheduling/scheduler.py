@@ -265,7 +265,6 @@ class Scheduler:
         )
 
     def _start(self, decision: Decision, now: Time) -> int:
-        """Admit and join; returns the tokens copied from the host."""
         if not decision.admits and not decision.joins:
             return 0
         copied = 0

@@ -289,9 +289,7 @@ class _Search:
             ways += [direct] * (direct.stored + direct.transient <= self.limit)
         strategies = [self.strategy(way, graph, steps_to(graph, start.name, way)) for way in ways]
         return Resolution(
-            einsum=self.einsum,
-            strategies=tuple(strategies),
-            enumerated=len(labels) + len(ways) - 1,
+            einsum=self.einsum, strategies=tuple(strategies), enumerated=len(labels) + len(ways) - 1
         )
 
     def solved(self, top: int) -> Resolution:

@@ -52,7 +52,7 @@ class CallResult(Record):
     result: Mapping[str, object]
 
 
-def page_app(rule: HostRule | None = None) -> "Guarded":
+def page_app() -> "Guarded":
     """The application; it answers to names of this machine alone, and to no other page."""
     routes = [
         Route("/api/views", _views),
@@ -67,7 +67,7 @@ def page_app(rule: HostRule | None = None) -> "Guarded":
     app = Starlette(routes=routes, exception_handlers={ClientGoneError: _left})
     app.state.giving = asyncio.Semaphore(1)
     app.state.turns = {True: asyncio.Semaphore(SEARCHES), False: asyncio.Semaphore(ANSWERS)}
-    return Guarded(app, rule or HostRule())
+    return Guarded(app, HostRule())
 
 
 class Guarded:
@@ -101,7 +101,6 @@ def _views(request: Request) -> Response:
 
 
 def _lecture(request: Request) -> Response:
-    """The sequence of a chapter."""
     chapter = request.path_params.get("chapter", "")
     try:
         check_known("lecture", chapter, LECTURES)

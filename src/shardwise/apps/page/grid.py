@@ -95,8 +95,5 @@ def site_grid(
     for name in views:
         check_known("view", name, VIEWS)
     return replace(
-        usual,
-        models=models or usual.models,
-        chips=chips or usual.chips,
-        views=views or usual.views,
+        usual, models=models or usual.models, chips=chips or usual.chips, views=views or usual.views
     )

@@ -35,9 +35,7 @@ class PageRequest(Command):
         "Also open it in the browser.", default=False, kind="flag", flag="--open", group="A server"
     )
     at: str | None = option(
-        "Open it at a state: what stands behind the # of a link.",
-        metavar="STATE",
-        group="A server",
+        "Open it at a state: what stands behind the # of a link.", metavar="STATE", group="A server"
     )
     export: str | None = option(
         "Write a site with a grid of answers, which any static host can serve.",

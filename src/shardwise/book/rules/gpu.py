@@ -29,10 +29,7 @@ def alphas(chip: Chip, dtype: str = "bf16") -> Alphas:
     Raises BadRequest for a chip on a torus, or without a catalogued scale-out link.
     """
     peak = chip.peak(dtype)
-    return Alphas(
-        node=peak / switched_of(chip).chip_oneway,
-        scale_out=peak / node_egress(chip),
-    )
+    return Alphas(node=peak / switched_of(chip).chip_oneway, scale_out=peak / node_egress(chip))
 
 
 def few_groups_limit(alpha: Quantity, groups: Quantity) -> Quantity:

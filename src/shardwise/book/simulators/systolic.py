@@ -84,8 +84,6 @@ def array_cycles(rows: int, tiles: int, side: int) -> int:
 
 
 class _SystolicArray:
-    """The registers of all cells."""
-
     def __init__(self, x: np.ndarray, w: np.ndarray, side: int) -> None:
         self.x, self.w, self.side = x, w, side
         (self.rows, inner), columns = x.shape, w.shape[1]

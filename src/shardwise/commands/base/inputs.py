@@ -11,7 +11,15 @@ from shardwise.boundary.arguments import once
 from shardwise.boundary.numbers import MOST_WHOLE
 from shardwise.boundary.options import Option, option, several, switch
 from shardwise.errors import BadRequest, check_known, shown, unknown
-from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
+from shardwise.hardware import (
+    Chip,
+    Slice,
+    Spelling,
+    load_chip,
+    parse_price,
+    read_slice,
+    read_target,
+)
 from shardwise.hardware.cloud_names import families, split_cloud_name
 from shardwise.hardware.names import resolve_chip
 from shardwise.hardware.prices import listed_price
@@ -165,6 +173,11 @@ class Hardware:
     def of_plan(self, plan: TrainPlan | ServePlan) -> "Hardware":
         """The same for the chips of a plan."""
         return replace(self, kept=plan.chips, places=places_of(plan))
+
+    def kept_slice(self, text: str, constants: str | None, kept: ChipChanges) -> Slice:
+        """A slice of a plan's file, which may have its own constants and keeps what it changed."""
+        constants = self.constants if constants is None else constants
+        return replace(self, constants=constants, kept=kept, places=(text,)).slice(text).slice
 
     def kept_of(self, *places: str) -> ChipChanges:
         """The words that a plan on the slices keeps, so that its file gives equal figures."""

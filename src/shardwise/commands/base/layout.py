@@ -77,12 +77,11 @@ class TextTable:
         rule = ["  " + "  ".join("-" * w for w in widths)] if self.ruled else []
         return "\n".join([*([self.title] if self.title else []), lines[0], *rule, *lines[1:]])
 
-    def crowded_out(self, room: int, padding: int = 2) -> Sequence[str]:
+    def crowded_out(self, room: int) -> Sequence[str]:
         """The columns of `spare`, first ones first, that a width has no room for."""
         cells = [self.header, *self.rows]
         widths = {
-            name: max(len(str(row[i])) for row in cells) + padding
-            for i, name in enumerate(self.header)
+            name: max(len(str(row[i])) for row in cells) + 2 for i, name in enumerate(self.header)
         }
         left_out = 0
         while sum(widths.values()) > room and left_out < len(self.spare):

@@ -62,9 +62,9 @@ class FailedStep(Record):
     """Bytes needed beyond the predicted peak; negative if the prediction is larger."""
 
 
-def failure_in(error: str | Path) -> MemoryFailure:
+def failure_in(file: str | Path) -> MemoryFailure:
     """The error in a file, or on standard input (-)."""
-    path = Path("/dev/stdin" if str(error) == "-" else error)
+    path = Path("/dev/stdin") if Path(file) == Path("-") else Path(file)
     return read_failure(read_text(path, "the error", most=TABLE_BYTES))
 
 

@@ -180,7 +180,6 @@ def changes_page(checked: FileChecked) -> Page:
 
 
 def _no_change(checked: FileChecked) -> str:
-    """Why there is none."""
     target = TRAINERS[0] if checked.program in dialects() else checked.program
     if why := unwritten(target, checked.best):
         return f"no change can be written for {checked.program}: {why}"

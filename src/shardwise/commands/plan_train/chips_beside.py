@@ -252,7 +252,6 @@ def _turn(best: ChipPlan, rows: Sequence[ChipPlan]) -> str:
 
 
 def _at_price(row: ChipPlan) -> tuple[float, float]:
-    """Dollars of a row that has a price, and the price."""
     assert row.price is not None
     assert row.usd_at_price is not None
     return row.usd_at_price, row.price.usd_per_chip_hour

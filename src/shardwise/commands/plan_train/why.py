@@ -152,7 +152,6 @@ def _rules(planning: TrainPlanning) -> Iterator[str]:
 
 
 def _left_out(planning: TrainPlanning) -> Iterator[str]:
-    """What was not looked at, and why chips stay idle."""
     best = planning.best
     if policies(planning.request) != planning.request.searched["remat"]:
         chip = best.piece.chip.id

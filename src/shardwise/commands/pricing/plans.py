@@ -21,26 +21,17 @@ from shardwise.errors import BadRequest, Gives, Lacking, NoFeasiblePlan, Remark
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
-from shardwise.models.zoo import split_family, with_family
 from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.planner.expected import shift_of
 from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.export.trainer import with_files
-from shardwise.planner.left_out import completed
+from shardwise.planner.left_out import finished
 from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
-from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, is_of, model_hash
-from shardwise.plans.files import (
-    begun_plans,
-    changed,
-    chip_changes,
-    plan_dict,
-    plan_from,
-    read_values,
-    served_plan_from,
-)
+from shardwise.plans import ServePlan, TrainPlan, is_of, model_hash
+from shardwise.plans.files import changed_plan, read_values
 from shardwise.plans.named import PREFIX, plan_path
 from shardwise.results.server import PricedServer, priced_server
 from shardwise.results.train import PricedPlan, priced_plan
@@ -115,28 +106,10 @@ def read_plan(
         target, text = other_program(what)
         if target is None:
             origin, values = str(plan_path(str(what))), read_values(what, fields, family)
-            return _finished(values, origin, hardware or Hardware())
+            plan, searched = finished(values, origin, (hardware or Hardware()).kept_slice)
+            return ReadPlan(plan=plan, searched=searched)
         what = _read_as(target, text, what, piece)
-    values = changed(plan_dict(what), fields or {}, origin)
-    if family:
-        values["model"] = str(with_family(split_family(values["model"])[0], family))
-    return ReadPlan(plan=plan_from(values, origin))
-
-
-def _finished(values: dict[str, Any], origin: str, hardware: Hardware) -> ReadPlan:
-    """The plan of a file's values, what a person left out searched or worked out."""
-
-    def read(text: str) -> Slice:
-        kept = chip_changes(values.get("chips"), origin)
-        constants = values.get("constants", hardware.constants)
-        named = replace(hardware, constants=str(constants), kept=kept, places=(text,))
-        return named.slice(text).slice
-
-    if handwritten_serve.is_handwritten(values) or not handwritten.is_handwritten(values):
-        return ReadPlan(plan=served_plan_from(values, origin, read))
-    begun = begun_plans(values, origin, read)
-    found = completed(begun, values, read(str(values["slice"])))
-    return ReadPlan(plan=found.plan, searched=found.searched)
+    return ReadPlan(plan=changed_plan(what, fields or {}, family, origin))
 
 
 def other_program(path: str | Path) -> tuple[str | None, str]:

@@ -162,12 +162,7 @@ def explained_program(
         lines=_placed(e.lines[:most]),
         components=_placed(e.components[:most]),
         scopes=_placed(e.scopes[:most]),
-        arguments=[
-            ArgumentLayout.part_of(
-                a,
-            )
-            for a in arguments
-        ],
+        arguments=[ArgumentLayout.part_of(a) for a in arguments],
         findings=[placed(f) for f in e.findings],
         floor_seconds=e.parts.floor,
         causes=_placed(e.parts.causes),

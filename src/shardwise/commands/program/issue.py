@@ -67,7 +67,6 @@ def issue_text(
 
 
 def _cost(program: PlanProgram, e: Explanation) -> Iterator[str]:
-    """What it is, where, the op and its cost."""
     step, first = e.timeline.expected, next(iter(e.findings), None)
     where = first.where if first else e.lines[0].where
     seconds = first.seconds if first else e.lines[0].seconds

@@ -49,7 +49,6 @@ def _run_page(result: TrainedRun) -> Page:
 
 
 def _beside(result: TrainedRun) -> str:
-    """The prediction, and whether it is one for these devices."""
     predicted = result.step_seconds.predicted
     if predicted is None:
         return ""

@@ -367,7 +367,6 @@ def _batch_table(rows: Sequence[RooflineRow], title: str) -> TextTable:
 
 
 def _provenance(chip: Chip, dtype: str, level: str, measured: Reached | None) -> dict[str, object]:
-    """Every number of the chip that was used, with its source."""
     numbers = chip.numbers()
     paths = (f"peak_flops.{dtype}", level_path(chip, level), "efficiency.matmul")
     paths += ("efficiency.hbm",) if level == "hbm" else ()

@@ -327,9 +327,6 @@ def _round(
     tpot, polled = step / loop.yields, polls * step
     flying = loop.concurrency * pools.servers
     admitted = pools.servers * loop.most_running / (engine.arrival.handover_seconds + tokens * tpot)
-    goes = np.minimum(
-        np.minimum(flying / (before + polled + tokens * tpot), rate),
-        admitted,
-    )
+    goes = np.minimum(np.minimum(flying / (before + polled + tokens * tpot), rate), admitted)
     held = np.minimum(goes * tokens * tpot / pools.servers, loop.most_running)
     return tpot, goes, np.maximum(held, 1e-3), polled

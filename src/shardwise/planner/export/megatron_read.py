@@ -219,9 +219,7 @@ def _read_mesh(given: Flags, world: int) -> Fields:
             f"{TARGET}: --expert-tensor-parallel-size is {etp}; a plan has 1 or tensor={tensor}"
         )
     data = whole(
-        TARGET,
-        f"DP / EP, of {world} devices,",
-        world / (tensor * stage * context * expert),
+        TARGET, f"DP / EP, of {world} devices,", world / (tensor * stage * context * expert)
     )
     stored = _strategy(given) == PIECES
     outer = given.count("--num-distributed-optimizer-instances", "1") if stored else data

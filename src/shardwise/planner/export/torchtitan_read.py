@@ -199,7 +199,6 @@ def _mesh(given: Mapping[str, Any], devices: int | None) -> dict[str, int]:
 
 
 def _shard(given: Mapping[str, Any], devices: int | None, others: int) -> int:
-    """The degree of FSDP, or what the devices leave for it."""
     name = "parallelism.data_parallel_shard_degree"
     if given[name] != -1:
         return count_of(TARGET, name, given[name])

@@ -131,8 +131,6 @@ def _parts_for(request: TrainRequest) -> tuple[tuple[Slice, tuple[int, ...]], ..
 
 
 class _Tally:
-    """What a search has seen so far."""
-
     def __init__(
         self, *, request: TrainRequest, keep: int, exhaustive: bool, simplest: Simplicity = ()
     ) -> None:

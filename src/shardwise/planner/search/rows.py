@@ -179,7 +179,6 @@ def _reduced(
 
 
 def _by_schedule(waiting: Sequence[Left]) -> list[dict[int, Structure]]:
-    """The structures of every schedule, by the number of what is left."""
     found: dict[tuple[str, int], dict[int, Structure]] = {}
     for number, each in enumerate(waiting):
         for last in each.below:

@@ -6,7 +6,7 @@ chips, are as full as the objectives let them be. Prompts and answers share the 
 that each takes: what a step takes longer for its chunks, or the chips of each pool.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -177,10 +177,7 @@ class FleetSearch:
         return cheapest(self, self.request.within)
 
 
-Progress = Callable[[int, int], None]
-
-
-def search_fleets(request: ServeRequest, progress: Progress | None = None) -> FleetSearch:
+def search_fleets(request: ServeRequest) -> FleetSearch:
     """Price every column on the first slices that hold the model; those whose decode step is longer
     than the goal's time per output token are left out. Where no others keep the goal, servers are
     priced that mostly stand idle (for a rate), and that take more of the memory."""
@@ -188,7 +185,7 @@ def search_fleets(request: ServeRequest, progress: Progress | None = None) -> Fl
     for share in request.shares:
         asked = replace(request, shares=(share,))
         for running in (LADDER, IDLE) if request.rate else (LADDER,):
-            searched = _search(asked, running, progress if first is None else None)
+            searched = _search(asked, running)
             if searched.grids and searched.best.meets(request.within):
                 return searched
             first = first or searched
@@ -196,11 +193,11 @@ def search_fleets(request: ServeRequest, progress: Progress | None = None) -> Fl
     return first
 
 
-def _search(request: ServeRequest, running: np.ndarray, progress: Progress | None) -> FleetSearch:
+def _search(request: ServeRequest, running: np.ndarray) -> FleetSearch:
     """The columns of some numbers in flight."""
     found: list[Grid] = []
     pools: list[Prefiller] = []
-    for number, dtypes in enumerate(request.dtypes):
+    for dtypes in request.dtypes:
         fitted: list[Slice] = []
         for piece in request.pieces:
             if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
@@ -213,8 +210,6 @@ def _search(request: ServeRequest, running: np.ndarray, progress: Progress | Non
                 fitted.append(piece)
                 found += here
         pools += [p for piece in request.prefill_pieces for p in prefillers(request, piece, dtypes)]
-        if progress is not None:
-            progress(number + 1, len(request.dtypes))
     return FleetSearch(request=request, grids=tuple(found), prefillers=tuple(pools))
 
 

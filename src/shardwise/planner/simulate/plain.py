@@ -134,7 +134,6 @@ class _PlainServer:
         self.end = now + steps * self.first + self.rise * (steps * (steps - 1) // 2)
 
     def _begin_mixed(self, chunks: list[tuple[_PlainJob, int]], decodes: int) -> None:
-        """One step of chunks, with a token of who decodes."""
         tokens = contexts = pairs = 0
         samples = decodes
         for job, took in chunks:

@@ -268,7 +268,6 @@ def guessed_rate(fleet: SimulatedFleet, demand: Demand) -> float:
 
 
 def _prompt_alone(demand: Demand) -> StepShape:
-    """The step of one prompt, its prefix cached."""
     tokens, before = round(demand.fresh), demand.prefix
     pairs = tokens * before + tokens * (tokens + 1) // 2
     return StepShape(0, 0, 0, 1, tokens, before, pairs, 1)

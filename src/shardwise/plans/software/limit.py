@@ -75,11 +75,9 @@ def always(
     holds: Holds,
     rule: str,
     remedy: Callable[[Candidates], str] | str,
-    *,
-    ours: bool = False,
 ) -> Limit:
     """A limit about degrees, the model or the hardware alone."""
-    return about_choices(field, (), holds, rule, remedy, ours=ours)
+    return about_choices(field, (), holds, rule, remedy)
 
 
 def about_choices(
@@ -88,12 +86,10 @@ def about_choices(
     holds: Holds,
     rule: str,
     remedy: Callable[[Candidates], str] | str,
-    *,
-    ours: bool = False,
 ) -> Limit:
     """A limit about some structural choices on given degrees."""
     change = remedy if callable(remedy) else lambda _: remedy
-    return Limit(field=field, about=about, holds=holds, rule=rule, remedy=change, ours=ours)
+    return Limit(field=field, about=about, holds=holds, rule=rule, remedy=change)
 
 
 def of_choice(

@@ -229,12 +229,7 @@ MAXTEXT = SoftwareRow(
             "a pipeline takes multiples of its stages",
             "use a multiple of the stages",
         ),
-        always(
-            "mesh",
-            _one_kind,
-            "its pipeline repeats one kind of layer",
-            "use stage=1",
-        ),
+        always("mesh", _one_kind, "its pipeline repeats one kind of layer", "use stage=1"),
         always(
             "mesh",
             _stored_evenly,

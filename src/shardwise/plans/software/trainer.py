@@ -124,12 +124,7 @@ TRAINER = SoftwareRow(
     },
     own=(
         stores_all(),
-        always(
-            "mesh",
-            lambda c: c.degree("stage") == 1,
-            "it has no pipeline",
-            "use stage=1",
-        ),
+        always("mesh", lambda c: c.degree("stage") == 1, "it has no pipeline", "use stage=1"),
         always(
             "mesh", lambda c: c.degree("expert") == 1, "it does not shard experts", "use expert=1"
         ),

@@ -131,7 +131,6 @@ def topology_devices(target: Mapping[str, Any]) -> list[Any]:
 
 
 def _place(device: Any, target: Mapping[str, Any]) -> tuple[int, ...]:
-    """Coordinates of a device in the form of `Target.coordinates`."""
     if target["platform"] == "cuda":
         each = target["domain"]
         return device.id // each, device.id % each, 0

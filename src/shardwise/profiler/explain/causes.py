@@ -103,10 +103,7 @@ def step_parts(e: Evidence) -> StepCauses:
         causes.append(_shared(e, rest, step))
     unknown = [
         UnknownTime(
-            name=row.op.name,
-            seconds=s,
-            share=s / step,
-            where=users_place(e, e.where(row.op)),
+            name=row.op.name, seconds=s, share=s / step, where=users_place(e, e.where(row.op))
         )
         for name, row, s in parts
         if not name

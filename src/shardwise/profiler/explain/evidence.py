@@ -312,7 +312,6 @@ class Evidence:
 
     @cached_property
     def _places(self) -> dict[tuple[str, str], str]:
-        """What `where` has answered."""
         return {}
 
     def line_of(self, found: Instruction) -> str:

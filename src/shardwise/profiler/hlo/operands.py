@@ -130,7 +130,6 @@ def _check_dims(computation: Computation, found: Instruction) -> None:
 
 
 def _check_words(found: Instruction) -> None:
-    """Numbers in metadata and configs, and configs that are JSON."""
     config = found.attribute("backend_config")
     if config.startswith(('{"', "{}")):  # a custom call of a GPU has a notation of its own
         try:

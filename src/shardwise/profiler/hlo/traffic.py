@@ -118,7 +118,6 @@ def _aliases(instruction: Instruction) -> bool:
 
 
 def _origin(computation: Computation, name: str) -> Instruction:
-    """The instruction behind views."""
     if "origins" not in computation.memo:
         found: dict[str, Instruction] = {}
         for i in computation.instructions:

@@ -421,7 +421,6 @@ def _megascale(instruction: Instruction) -> bool:
 
 
 def _products(module: Module, fusion: Instruction) -> list[tuple[Computation, Instruction]]:
-    """The matmuls in a fusion and in the fusions in it."""
     found = []
     for name in fusion.called:
         inside = module.computation(name)

@@ -107,7 +107,6 @@ def _jitted(part: Callable[..., Any], program: StepProgram, *kind: Any) -> Calla
 def _begin(
     program: StepProgram, outside: Mapping[str, Any], last_S: jax.Array, inputs: StepInputs
 ) -> tuple[jax.Array, jax.Array]:
-    """The embedding of a step's tokens, and their positions."""
     rows = tokens_of(program, last_S, inputs)
     call = _call(program, rows.positions_X)
     return embed(outside, rows.tokens_X[None], program.cfg, call), rows.positions_X

@@ -95,7 +95,6 @@ def optimizer_of(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.Gradie
 def _rated(
     scaled: optax.GradientTransformation, cfg: ModelConfig, s: Settings
 ) -> optax.GradientTransformation:
-    """A scaling of gradients with the decay of weights and the rate."""
     decay = optax.add_decayed_weights(s.decay, mask=partial(decayed, cfg))
     return optax.chain(scaled, decay, optax.scale_by_learning_rate(rate_of(s)))
 

@@ -13,8 +13,8 @@ from shardwise.sharding.simulate.fabric import AxisKind, AxisPiece, Device, Fabr
 from shardwise.work import Exchange, Sends
 
 
-def fabric_of(placement: Placement, names: Sequence[str], *, one_way: bool = False) -> Fabric:
-    """The links under some axes of a placed mesh; `one_way` uses one direction of every ring.
+def fabric_of(placement: Placement, names: Sequence[str]) -> Fabric:
+    """The links under some axes of a placed mesh.
 
     Physical axes have the names of the placement, and `networks` and `chip`. The placement is of
     plain numbers and fills its slice.
@@ -41,7 +41,7 @@ def fabric_of(placement: Placement, names: Sequence[str], *, one_way: bool = Fal
         axes.append(
             Physical(
                 name=name,
-                kind=_kind(first.kind, wraps, one_way),
+                kind=_kind(first.kind, wraps),
                 size=size,
                 rate=float(part.oneway) * (int(part.stride) if first.kind == "torus" else 1),
                 hop_seconds=float(part.hop_seconds) / _apart(first.kind, int(part.stride)),
@@ -89,9 +89,9 @@ def _apart(kind: str, stride: int) -> int:
     return stride if kind == "torus" else 1
 
 
-def _kind(kind: str, wraps: bool, one_way: bool) -> AxisKind:
+def _kind(kind: str, wraps: bool) -> AxisKind:
     if kind == "torus":
-        return ("one_way" if one_way else "ring") if wraps else "line"
+        return "ring" if wraps else "line"
     return "full_mesh" if kind == "full_mesh" else "switch"
 
 

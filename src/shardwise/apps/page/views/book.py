@@ -104,7 +104,6 @@ def _not_asked(state: BookState) -> list[str]:
 
 
 def _lecture(state: BookState) -> list[ViewLink]:
-    """The sequence of the chapter, where there is one."""
     chapter = entries()[state.id].chapter.replace("12", "gpus")
     link = ViewLink(text="Lecture of this chapter", view=VIEW.name, state={}, lecture=chapter)
     return [link] if chapter in LECTURES else []

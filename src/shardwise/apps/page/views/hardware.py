@@ -47,11 +47,7 @@ def _calls(state: HardwareState) -> list[VerbCall]:
         VerbCall(verb="hw_list", keywords=keywords),
         VerbCall(verb="hw_show", given=(state.chip,), keywords=keywords),
         VerbCall(verb="hw_show", given=(state.beside,), keywords=keywords),
-        VerbCall(
-            verb="hw_diff",
-            given=(state.chip, state.beside),
-            keywords=keywords,
-        ),
+        VerbCall(verb="hw_diff", given=(state.chip, state.beside), keywords=keywords),
     ]
 
 

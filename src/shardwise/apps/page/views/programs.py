@@ -111,7 +111,6 @@ def _key(found: ReportAnswer) -> list[KeyFigure]:
 
 
 def _share(state: ProgramState, found: ReportAnswer, part: ProgramPart) -> str:
-    """How many ops are drawn, of how many that have the words."""
     having = sum(_has(op, state.find) for op in found.ops)
     words = f" with '{state.find}'" if state.find else ""
     inside = "; those in a loop are drawn where it is opened" if state.loop == NONE else ""

@@ -55,12 +55,7 @@ PRICES = {"USD/h": "USD", "USD per million tokens in and out": "USD"}
 class ServingState(ViewState):
     """The controls of the view."""
 
-    model: str = known(
-        "Model",
-        zoo_names(),
-        "llama-3-70b",
-        about=PASTE,
-    )
+    model: str = known("Model", zoo_names(), "llama-3-70b", about=PASTE)
     on: str = choice("Chip", ALL_CHIPS, "v5e")
     chips: int = slider("Chips of all servers", powers(0, 8), 16, unit="chips")
     input: int = slider("Prompt", powers(7, 17), 2048, unit="tokens")

@@ -57,7 +57,6 @@ def _held_call(state: ShardingState, array: str) -> VerbCall:
 
 
 def _sizes(state: ShardingState, arrays: Sequence[str]) -> str:
-    """Of the dims those that these arrays have."""
     letters = {letter for array in arrays for letter in Layout.parse(array).letters}
     sizes = state.dims.split(",")
     return ",".join(s for s in sizes if not letters or s.partition("=")[0].strip() in letters)

@@ -59,12 +59,7 @@ LEAST_SPLIT = 8
 class TrainViewState(ViewState):
     """The controls of the view."""
 
-    model: str = known(
-        "Model",
-        zoo_names(),
-        "llama-3-70b",
-        about=PASTE,
-    )
+    model: str = known("Model", zoo_names(), "llama-3-70b", about=PASTE)
     on: str = choice("Chip", ALL_CHIPS, "v5p")
     chips: int = slider("Chips", powers(0, 14), 512, unit="chips")
     batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens", counts="seq")

@@ -119,15 +119,13 @@ _NEEDED = (
 )
 
 
-def read_records(
-    path: Path, page_keys: Mapping[int, Sequence[Any]] | None = None
-) -> list[ServedRequest]:
+def read_records(path: Path) -> list[ServedRequest]:
     """The records of a JSONL file of vLLM's events (request_id, input_toks, output_toks, queued_ts,
-    first_token_ts, last_token_ts), by number; `page_keys` are the keys of their prompts."""
+    first_token_ts, last_token_ts), by number."""
     found: list[ServedRequest] = []
     for place, line in enumerate(read_lines(path, "the records"), 1):
         try:
-            found.append(_record(parse_json(line, "it"), page_keys or {}))
+            found.append(_record(parse_json(line, "it")))
         except BadRequest as error:
             raise BadRequest(
                 f"'{path}', line {place} is no record of a request: {error}; {_NEEDED}"
@@ -150,7 +148,7 @@ _MOST_SECONDS = 1e10
 """On a server's clock, which may count from 1970."""
 
 
-def _record(row: Any, page_keys: Mapping[int, Sequence[Any]]) -> ServedRequest:
+def _record(row: Any) -> ServedRequest:
     """One record, its times in order."""
     if not isinstance(row, dict):
         raise BadRequest("it is no JSON object")
@@ -174,7 +172,6 @@ def _record(row: Any, page_keys: Mapping[int, Sequence[Any]]) -> ServedRequest:
         output=whole(row["output_toks"], "output_toks", least=1, most=_MOST_TOKENS),
         first_token=first,
         last_token=last,
-        keys=tuple(page_keys.get(index, ())),
     )
 
 

@@ -102,7 +102,6 @@ def _calls(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def _of_call(call: ast.Call, names: Mapping[str, ast.expr]) -> dict[str, Any]:
-    """The keys that one call says."""
     made = _made_by(call)
     kind = _name(made)
     given = {word.arg: _value(word.value, names) for word in call.keywords if word.arg}
@@ -150,7 +149,6 @@ def _of_loading(
 def _of_trainer(
     call: ast.Call, given: Mapping[str, Any], names: Mapping[str, ast.expr]
 ) -> dict[str, Any]:
-    """What a trainer is given directly."""
     first = _value(call.args[0], names) if call.args else given.get("model")
     named = {_MODEL: first} if isinstance(first, str) and not isinstance(first, Unset) else {}
     said = {_OF_TRAINER[k]: v for k, v in given.items() if k in _OF_TRAINER}

@@ -251,7 +251,6 @@ def _per_node(given: Given) -> int:
 
 
 def _world(given: Given, devices: int | None) -> int:
-    """How many processes there are, as told or by the launcher."""
     told = given.take("num_processes", "world_size")
     if str(each := given.take("devices_per_node")).isdigit():
         nodes = given.take("num_machines", default=1)
@@ -276,7 +275,6 @@ def _world(given: Given, devices: int | None) -> int:
 
 
 def _each(given: Given) -> int:
-    """Sequences that a device takes at once."""
     usual = given.take(*EACH, default=1 if "base_model" in given else 8)
     return given.same("the sequences of a device", *EACH, default=given.count_of(EACH[0], usual))
 
