@@ -1,20 +1,19 @@
 """shardwise: count, price and plan language models on TPUs and GPUs.
 
-Each command is a verb here, of the command's name: `shardwise plan train` is `plan_train`, and
-every option that it has is a keyword; `roofline` is `matmul_roofline`. `str` of an answer is what
-the command prints, `.table()` its rows, `.result` its document. The other names are the values
-below. All load on first use, so that `import shardwise` costs nothing, and none of them loads JAX
-but `train`; `compile`, `compare`, `explain`, `profile` and `calibrate` start it in a process of its
-own when they are called.
+Each command is a function here with the same name: `shardwise plan train` is `plan_train`, and its
+options are keywords; `roofline` is `matmul_roofline`. `str` of an answer is the output of the
+command, `.table()` its rows, `.result` its document. The other names are the values below. All load
+on first use, so that `import shardwise` costs nothing. Only `train` loads JAX; `compile`,
+`compare`, `explain`, `profile` and `calibrate` start JAX in a process of its own.
 `__main__.py` is the command, for `python -m shardwise`.
 
-Folders stand one above the other, and a file imports only from those below it
-(docs/architecture.md). At the bottom `errors.py`, `units.py`, `work.py` (what is counted and
-priced) and `boundary/`, where input comes in. Then nouns: `hardware/`, `sharding/`, `models/`,
-`scheduling/`, `plans/`, and `roofline/`, which makes seconds. Then verbs: `planner/` predicts,
-`runtime/` executes, `profiler/` observes. `results/` has what is told of them, `evidence/` holds
-answers against measurements, `book/` has the book's rules, `commands/` has a request and an answer
-for each command, and `apps/` are the screens. Read `work.py` first.
+Folders are in layers, and a file imports only from layers below it (docs/architecture.md). At the
+bottom `errors.py`, `units.py`, `work.py` (what is counted and priced) and `boundary/`, where input
+comes in. Then nouns: `hardware/`, `sharding/`, `models/`, `scheduling/`, `plans/`, and `roofline/`,
+which makes seconds. Then verbs: `planner/` predicts, `runtime/` executes, `profiler/` observes.
+`results/` has the fields of answers, `evidence/` compares answers with measurements, `book/` has
+the book's rules, `commands/` has a request and an answer for each command, and `apps/` are the
+screens. Read `work.py` first.
 
 >>> import shardwise as sw
 >>> planning = sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="64seq", seq=4096)

@@ -155,7 +155,7 @@ def test_a_product_by_time(capsys):
         assert times["lower"] <= times["expected"] <= times["upper"]
     assert result["strategies"][0]["collective_matmul"] == 1
     assert result["enumerated"] == 19
-    assert result["obstacles"][0].startswith("the contracted dim J is cut differently")
+    assert result["obstacles"][0].startswith("the contracted dim J is sharded differently")
 
 
 def test_the_answer_for_a_person(capsys):

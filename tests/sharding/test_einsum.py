@@ -64,7 +64,7 @@ def test_a_chain_is_products_from_left_to_right(text, products):
         ),
         (
             "A[I_X, J] * B[J, K_X] -> C[I_X, K]",
-            ["axis X cuts I of A and K of B: only the diagonal blocks would meet"],
+            ["axis X shards I of A and K of B: only the diagonal blocks would meet"],
         ),
     ],
 )

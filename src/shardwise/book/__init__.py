@@ -1,4 +1,4 @@
-"""What the book says, each rule once, computed through the rest; nothing is planned or measured.
+"""The rules and numbers of the book, each rule once. Nothing here plans or measures.
 
 `rules/` holds its closed rules of thumb and the audit of a plan by them, `registry.py` every rule
 by name with its formula, unit and source, `arguments.py` reads and checks what a rule is given.

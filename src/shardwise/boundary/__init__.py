@@ -1,10 +1,9 @@
 """The boundary: one door for each kind of input, one writer, one way to start a child.
 
-Whatever a person, a file or a download hands us passes a door before anything is computed from it.
-A door answers with plain values that are whole, finite and within their limits, or with one
-BadRequest that names the thing, the rule and the remedy; it executes nothing, and neither time nor
-memory grows beyond its limits. Nothing here knows a plan, a chip or a model: what keys and ranges
-they want is checked by their own readers.
+All input from a person, a file or a download passes a door before any computation. A door returns
+plain values that are complete, finite and within limits, or raises one BadRequest that names the
+thing, the rule and the remedy. It executes nothing, and its time and memory have limits. Nothing
+here knows a plan, a chip or a model: their own readers check keys and ranges.
 
 `arguments.py` looks at the words of a command; `files.py` reads bytes and text (sizes, encodings,
 pipes), `archives.py` what gzip packed; `documents.py` JSON, YAML and TOML, `items.py` a list in

@@ -1,4 +1,4 @@
-"""How right answers are: published runs and measurements beside predictions.
+"""Accuracy of answers: published runs and measurements, compared with predictions.
 
 `training/` and `serving/` hold the published runs of each kind and say how far predictions miss
 them; `compare_plans.py` sets two plans side by side, choice by choice, and `measured.py` what a run

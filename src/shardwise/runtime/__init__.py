@@ -14,9 +14,9 @@ processes, `generate.py` prefills and decodes.
 `options.py` holds dtypes, remat and the hooks of strategies; `collective_matmul.py` matmuls that
 overlap their own communication, `parallel/` the strategies of a plan, `trainer/` runs many steps,
 `programs/` makes what is compiled ahead of time, `engine/` serves requests, `text/` has tokenizers
-and chat templates. Nothing is predicted and nothing measured here. Read `model.py` first.
+and chat templates. Nothing here predicts or measures. Read `model.py` first.
 
-Every name loads its file on first use, so that who wants `text/` alone does without JAX.
+Every name loads its file on first use, so that code that needs only `text/` runs without JAX.
 """
 
 import importlib

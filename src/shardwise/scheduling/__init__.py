@@ -1,4 +1,4 @@
-"""Scheduling decides who does what in which order; it computes no time.
+"""Scheduling decides the order of work; it computes no time.
 
 `pipeline/` has the pipeline schedules, a row each, and writes their tables: per rank an ordered
 list of forward, backward and weight-gradient passes. The planner prices such a table, the runtime

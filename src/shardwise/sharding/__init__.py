@@ -1,4 +1,4 @@
-"""The sharding algebra: the book's notation, what each device holds, and what must be communicated.
+"""The sharding algebra: the book's notation, the shards of each device, and the communication.
 
 `notation.py` is the grammar, `mesh.py` and `layout.py` are the two values, `local.py` gives shapes,
 blocks, copies and bytes. `einsum.py` reads products, `steps.py` is what a program is made of,

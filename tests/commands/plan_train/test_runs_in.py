@@ -113,7 +113,7 @@ def test_what_is_not_written_yet_is_not_what_a_program_cannot_run():
     plan, cfg, piece = a_plan("dense", "h100:8", {"fsdp": 8}, **lora)
     said = refusal(plan, cfg, piece, "torchtitan")
     assert "lora_rank 8: its export writes 0" in said
-    assert "(the program may run it; it is not written yet)" in said
+    assert "(the program may support it; our export does not yet)" in said
     said = refusal(replace(plan, lora_rank=0, optimizer="adafactor"), cfg, piece, "torchtitan")
     assert "optimizer adafactor: it supports adam" in said
     assert "not written yet" not in said

@@ -178,7 +178,7 @@ def test_a_command_of_ones_own_is_read_with_its_options():
     ("changes", "said"),
     [
         ({"slice_text": "v5e:2x4"}, "it runs on chips of nvidia"),
-        ({"mesh": {"data": 2, "tensor": 4}}, "no copies of a model"),
+        ({"mesh": {"data": 2, "tensor": 4}}, "no replicas in one server"),
         ({"slice_text": "2*h100:8", "mesh": {"tensor": 16}}, "of several hosts is started by"),
     ],
 )

@@ -71,5 +71,5 @@ def test_what_slurm_does_not_start():
     plan, cfg, piece = a_plan("dense", "h100:8", EIGHT, optimizer="adafactor", software="megatron")
     with pytest.raises(BadRequest, match="megatron cannot express optimizer adafactor"):
         export_plan(plan, cfg, piece, "slurm")
-    with pytest.raises(BadRequest, match="slurm: the script is none that shardwise wrote"):
+    with pytest.raises(BadRequest, match="slurm: shardwise did not write the script"):
         parse_export("#SBATCH -N 2\nsrun torchrun pretrain_gpt.py --bf16", "slurm")

@@ -93,7 +93,7 @@ def test_what_slurm_does_not_start():
         export_serve(*a_plan(engine="ideal"), "slurm")
     plan, cfg, piece = a_plan(engine="vllm")
     text = export_serve(plan, cfg, piece, "slurm")
-    with pytest.raises(BadRequest, match="the script is none that shardwise wrote"):
+    with pytest.raises(BadRequest, match="shardwise did not write the script"):
         parse_serve(text.replace("# Slurm starts", "#"), "slurm")
     with pytest.raises(BadRequest, match="unknown server 'vlm'; did you mean 'vllm'"):
         parse_serve(text.replace("server vllm", "server vlm"), "slurm")

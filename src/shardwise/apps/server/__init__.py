@@ -8,7 +8,7 @@ reasoning and its calls of tools, `reports.py` writes logprobs,
 `reply.py` sends the answer, whole or as events. It ends when its client leaves, and what a
 connection may cost is in `apps/web/`. `gate.py` is around all of it: ids, log, key. `errors.py` has
 the form of refusals, `state.py` what a server holds and allows, `metrics.py` and `trace.py` what it
-tells of itself. `run.py` runs it until a signal comes, `memory.py` says where its threads' memory
+reports. `run.py` runs it until a signal comes, `memory.py` says where its threads' memory
 comes from. Not here: the engine (`runtime/engine/`) and how it is opened
 (`commands/run/serving.py`). Read `completions.py`, then `answers.py`.
 """

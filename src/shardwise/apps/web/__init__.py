@@ -1,4 +1,4 @@
-"""What the server and the page share of HTTP: who may ask, and what a connection may cost.
+"""HTTP code of the server and the page: access control, and limits of a connection.
 
 `hosts.py` says which names a server answers to and which pages of a browser may ask it.
 `connection.py` bounds a connection: its header in bytes, its silence in seconds, their number.

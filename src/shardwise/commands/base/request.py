@@ -20,7 +20,7 @@ Watch = Callable[[str, float], None]
 
 
 class VerbRequest(Protocol[Found]):
-    """What a verb is asked, in the words of a person; the command line makes the same."""
+    """Arguments of a verb, as a user writes them; the command line makes the same request."""
 
     def answer(self) -> Found:
         """Carry it out. Raises BadRequest where it makes no sense."""

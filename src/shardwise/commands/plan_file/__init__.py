@@ -1,4 +1,4 @@
-"""Saved plans shown, compared and exported; imports the rooms that make and price them.
+"""Show, compare and export saved plans; imports the rooms that make and price them.
 
 `show.py` is `plan show`, `diff.py` is `plan diff`, `export.py` is `export` (its texts:
 `exported.py`), `check.py` is `check` (`changes.py` finds what to change in the file, `failure.py`

@@ -39,10 +39,10 @@ from shardwise.results.train import priced_plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest(Command):
-    """Whether a launch file's plan fits, how long its step takes, and what to change in it.
+    """Check a launch file: whether its plan fits, its step time, and the changes that help most.
 
     `path` is a bash script, or a recipe in YAML, TOML or Python, of a program that `export --from`
-    reads. Raises BadRequest for a file that says no training plan, and by name for what it lacks.
+    reads. Raises BadRequest for a file without a training plan, and names missing values.
     """
 
     COMMAND: ClassVar[str] = "check"

@@ -116,8 +116,9 @@ def _effect(first: Priced, second: Priced) -> dict[str, tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDiffRequest(ChipWords, Command):
-    """What changes from one plan to another, each a file, "audit:NAME" or a plan, and what it does
-    to the estimate. `sets` change both. Raises BadRequest where one trains and the other serves."""
+    """Choices that differ between two plans, and their effect on the prediction. Each plan is a
+    file, "audit:NAME" or a plan. `sets` change both. Raises BadRequest if one trains and the
+    other serves."""
 
     COMMAND: ClassVar[str] = "plan diff"
 

@@ -36,13 +36,13 @@ EXPORT_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest(Command):
-    """Write a plan for another program, or read what was written for one back.
+    """Write a plan for another program, or read a plan from a file of that program.
 
     `path` is a plan's file, "audit:NAME" or a plan, and `to` the program ("maxtext"). Or `path` is
-    the file of an export and `from_` the program that it is for. Any file of the program's own will
-    do: MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments, TRL's
-    launch line or YAML, axolotl's YAML. Files that it names are read where they lie beside it.
-    Raises BadRequest for a plan that the program cannot run, and by name for what is missing.
+    a file of the program `from_`. This may be any of its own files: MaxText's YAML with a
+    model_name, TorchTitan's module or flags, Megatron's arguments, TRL's launch line or YAML,
+    axolotl's YAML. Files that it names are also read, if they lie beside it. Raises BadRequest for
+    a plan that the program cannot run, and names missing values.
     """
 
     COMMAND: ClassVar[str] = "export"

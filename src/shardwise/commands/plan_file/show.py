@@ -67,8 +67,8 @@ from shardwise.units import format_usd, sig
 class PlanShowRequest(HardwareWords, Command):
     """Price a plan: `path` is its file, "audit:NAME" of a published run, or a plan.
 
-    `sets` change fields of the plan first, or numbers of its chip. Raises BadRequest, and
-    NoFeasiblePlan where the plan needs more memory than a chip has.
+    `sets` first change fields of the plan, or numbers of its chip. Raises BadRequest, and
+    NoFeasiblePlan if the plan needs more memory than a chip has.
     """
 
     COMMAND: ClassVar[str] = "plan show"

@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlanRequest(ServeWords, Command):
-    """The cheapest servers for a load; with `compile`, as compiled. Raises BadRequest, or
-    NoFeasiblePlan with the nearest miss, unless `anyway` asks for that as a plan."""
+    """The cheapest servers for a load. `compile` compiles the best plans and takes the cheapest.
+    Raises BadRequest, or NoFeasiblePlan with the nearest miss; `anyway` returns that miss as a
+    plan."""
 
     COMMAND: ClassVar[str] = "plan serve"
 

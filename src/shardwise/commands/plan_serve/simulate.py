@@ -45,11 +45,11 @@ from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateRequest(Load, Command):
-    """Run a load through the replicas of a serving plan with the scheduler that would run them.
+    """Run a load through the replicas of a serving plan, with the scheduler of the engine.
 
-    `path` is the plan's file, or a plan; `sets` change fields of it first, or numbers of its chip.
-    The objectives are those of the plan's load unless given; where a smaller share than `check` of
-    the requests meets them, `verify` raises ThresholdMissed.
+    `path` is the plan's file, or a plan; `sets` first change its fields, or numbers of its chip.
+    The default objectives are those of the plan's load. `verify` raises ThresholdMissed if a
+    smaller share of the requests than `check` meets them.
     """
 
     COMMAND: ClassVar[str] = "simulate"

@@ -47,13 +47,13 @@ from shardwise.units import format_count, format_seconds, format_usd, parse_coun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest(TrainChoices, Command):
-    """Plan every slice, batch and length: scaling, the front of cost and speed, what is cheapest.
+    """Plan every slice, batch and length: scaling, the front of cost and speed, the cheapest slice.
 
-    A bare chip stands for its slices of `chips` ("256..16384") chips, one per doubling. Several
-    bare chips ("h100,v5p") with `days`, or with one number of `chips`, stand side by side. A row
-    for each has the cheapest slice that keeps the deadline, or by `objective` that of the fewest
-    "chips" or the fastest ("time"). Every chip of a slice is paid for, so a slice's plan is its
-    fastest. Raises BadRequest, and NoFeasiblePlan where no point has a plan.
+    A bare chip means its slices of `chips` ("256..16384") chips, one per doubling. Several bare
+    chips ("h100,v5p") with `days`, or with one number of `chips`, are compared, one row each: the
+    cheapest slice that meets the deadline, or by `objective` the one of fewest "chips" or the
+    fastest ("time"). Every chip of a slice counts as paid, so a slice's plan is its fastest. Raises
+    BadRequest, and NoFeasiblePlan if no point has a plan.
     """
 
     COMMAND: ClassVar[str] = "plan sweep"

@@ -85,11 +85,11 @@ if TYPE_CHECKING:
 class TrainPlanRequest(TrainChoices, Command):
     """The best training plan that fits: mesh, microbatches, schedule, storage and remat.
 
-    A bare chip is the smallest of its slices that a plan fits. For `days` it has the fewest chips,
-    or with `objective` "cost" the cheapest slice, all of whose chips are paid for. The days are
-    those at the expected step time, or at `mfu` of 6*N*tokens, N being `params` where given;
-    `straggler` and the times after it are what a run loses. Raises BadRequest, or NoFeasiblePlan
-    with the nearest miss.
+    For a bare chip the answer is its smallest slice with a plan that fits. With `days` it is the
+    slice of fewest chips that meets the deadline, or with `objective` "cost" the cheapest slice,
+    counting all its chips. Days follow from the expected step time, or from `mfu` of 6*N*tokens,
+    with N = `params` if given. `straggler` and the times after it are losses of the run. Raises
+    BadRequest, or NoFeasiblePlan with the nearest miss.
     """
 
     COMMAND: ClassVar[str] = "plan train"

@@ -1,4 +1,4 @@
-"""One plan priced and shown; imports `base/`.
+"""Price one plan and show it; imports `base/`.
 
 `plans.py` reads a saved plan and prices it, `lacking.py` says with which options another program's
 file is read that leaves something out. `predict.py` makes a training plan of words and chips

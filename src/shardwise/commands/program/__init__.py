@@ -1,4 +1,4 @@
-"""Programs compiled, read and timed; imports `base/` and `pricing/`.
+"""Compile, read and time programs; imports `base/` and `pricing/`.
 
 `compile.py`, `compare.py`, `explain.py` and `profile.py` have the requests; the work is in
 `compiling.py`, `comparing.py`, `explaining.py` and `profiling.py` (what they compile:

@@ -29,10 +29,10 @@ from shardwise.units import format_bytes, format_count, format_gib, format_secon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileRequest(ProgramRequest):
-    """Compile for a slice that is not here, by the real compiler; no accelerator is needed.
+    """Compile for a slice with the real compiler; no accelerator is needed.
 
-    `stages` is "dearest", a rank, a line ("mine.py:11"), a scope, an instruction or what JAX calls
-    it; the program is then compiled anew.
+    `stages` is "dearest", a rank, a line ("mine.py:11"), a scope, an instruction or its name in
+    JAX; the program is then compiled again.
     """
 
     COMMAND: ClassVar[str] = "compile"

@@ -48,12 +48,12 @@ SHOWN = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest(ProgramRequest):
-    """Say where the time of a compiled step goes and what in it is a mistake.
+    """Show where the time of a compiled step goes, and mistakes that cost time.
 
-    Seconds by component, source line and named scope, what bounds each, the arguments' layouts in
-    our notation, and findings with their cost and a remedy. Of a serving plan it is "decode" if no
-    `phase` is given; a text that was compiled elsewhere is read as it is, of the slice that it ran
-    `on`.
+    The answer has seconds by component, source line and named scope, what bounds each, the layouts
+    of the arguments in our notation, and findings with cost and remedy. For a serving plan the
+    default `phase` is "decode". A text that was compiled elsewhere is read as it is; `on` is the
+    slice that it ran on.
     """
 
     COMMAND: ClassVar[str] = "explain"

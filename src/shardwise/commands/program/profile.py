@@ -45,8 +45,8 @@ class ProfileRequest(Command):
     """Time steps of a plan or of a function on the devices here, op by op.
 
     `what` is a plan, its file or "audit:NAME"; or the name "MODULE:FUNCTION" with `args` and a
-    `mesh`. With `capture` nothing is run; `hlo` is priced `on` a slice, its `mesh` read from its
-    collectives where none is given.
+    `mesh`. With `capture` nothing runs; `on` prices the ops of `hlo` on a slice, and the default
+    `mesh` comes from its collectives.
     """
 
     COMMAND: ClassVar[str] = "profile"

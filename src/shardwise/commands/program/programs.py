@@ -83,11 +83,12 @@ MORE_CHIPS = Option(about="Add a chip.", default=(), kind="several", flag="--hw"
 class ProgramRequest(Command):
     """Keywords of every verb that compiles.
 
-    `what` is a plan, its file or "audit:NAME"; or the name "MODULE:FUNCTION" with `args`, the name
-    of what makes its abstract arguments; or a function of this process with `args`, one abstract
-    argument or a tuple of them. A function needs the slice `on`, to which a plan is moved; its
-    `mesh` may be a jax mesh. Or it is a program that exists: a `jax.stages.Lowered` or `Compiled`,
-    StableHLO or HLO text in a file, or the folder of an `--xla_dump_to`.
+    `what` is a plan, its file or "audit:NAME". Or it is the name "MODULE:FUNCTION", and `args`
+    names a function that makes its abstract arguments. Or it is a function of this process, and
+    `args` is one abstract argument or a tuple of them. A function needs the slice `on`; a plan
+    moves to it. `mesh` may be a jax mesh. `what` may also be an existing program: a
+    `jax.stages.Lowered` or `Compiled`, StableHLO or HLO text in a file, or the folder of an
+    `--xla_dump_to`.
     """
 
     READS_COMPILED: ClassVar[bool] = False

@@ -25,7 +25,7 @@ KEY_IN_CLEAR = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskRequest(Command):
-    """Who answers, a server at `endpoint` or a `model` that is loaded for it, and how."""
+    """Which model answers, and how: a server at `endpoint`, or a `model` that is loaded here."""
 
     model: str | None = option(
         "A checkpoint folder, or a serving plan, to load here.", metavar="DIR"
@@ -56,7 +56,7 @@ class AskRequest(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest(AskRequest):
-    """Go on with a text."""
+    """Continue a text."""
 
     COMMAND: ClassVar[str] = "generate"
 

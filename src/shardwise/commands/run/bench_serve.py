@@ -53,8 +53,8 @@ LATENCIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchServeRequest(Command):
-    """Put a load on an OpenAI-compatible server and measure it. Prompts are random ids; the
-    requests of a `trace` come at its times."""
+    """Put a load on an OpenAI-compatible server and measure it. Prompts are random ids; requests of
+    a `trace` arrive at its times."""
 
     COMMAND: ClassVar[str] = "bench serve"
 

@@ -38,11 +38,11 @@ MACHINE = ("cpu_devices", "name", "timeout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateRequest(ChipWords, Command):
-    """Measure the devices here, or the server of a plan.
+    """Measure the devices here, or a server that runs a plan.
 
     Without `plan`: matmuls, memory, attention and collectives of this machine. With the file of a
-    serving plan: the chip's and the engine's own numbers, fitted on a short load on a live server
-    or on records of one. The answer's `texts` are what the command writes.
+    serving plan: constants of the chip and the engine, fitted on a short load on a live server or
+    on records of one. `texts` of the answer are the files that the command writes.
     """
 
     COMMAND: ClassVar[str] = "calibrate"

@@ -93,9 +93,9 @@ SEQUENCES, CHUNK = 32, 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeModelRequest:
-    """What is served, and how much at once; None leaves it to the plan, the model and the device.
-    `path` is a checkpoint's folder, or a plan's file, whose checkpoint `model` is where the plan
-    names a model alone. `hw_files` describe the chip that predicts a plan's steps."""
+    """What to serve, and how many requests at once; None takes the value from the plan, the model
+    or the device. `path` is a checkpoint's folder, or a plan's file; `model` is its checkpoint
+    if the plan only names a model. `hw_files` describe the chip that predicts a plan's steps."""
 
     path: str = field(metadata=place("MODEL_DIR|PLAN", kind="path"))
     model: str | None = option("The checkpoint, if a plan only names a model.", metavar="DIR")
@@ -236,7 +236,7 @@ class ServeModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRequest(ServeModelRequest, Command):
-    """The same, and how a server listens, whom it answers and how much it takes on."""
+    """The same, and the address, the clients and the limits of the server."""
 
     COMMAND: ClassVar[str] = "serve"
 

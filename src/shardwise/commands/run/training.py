@@ -36,9 +36,9 @@ MATMULS = ("plain", "one_way", "both_ways")
 class TrainRunRequest(Command):
     """Train the model of a plan on text, on the devices here, and compare with the prediction.
 
-    `plan` is the plan's file. The folder `out` has a checkpoint of every `save_every` steps and of
-    the last. `coordinator`, `processes` and `process` join several, and `processes` without
-    `process` starts them all here. Numbers may be texts ("4k").
+    `plan` is the plan's file. The folder `out` gets a checkpoint of every `save_every` steps and of
+    the last. `coordinator`, `processes` and `process` join several processes, and `processes` alone
+    starts them all here. Numbers may be texts ("4k").
     """
 
     COMMAND: ClassVar[str] = "train"

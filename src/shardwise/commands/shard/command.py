@@ -55,12 +55,12 @@ Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRequest(HardwareWords, Command):
-    """What each device holds of an array, or the cheapest way to compute with sharded arrays.
+    """The shards of an array on each device, or the cheapest way to compute with sharded arrays.
 
     `expression` is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
-    more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]".
-    With `backward` it may be lines separated by ';', too. `to` "explicit" is a program of
-    explicit collectives.
+    more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]". With
+    `backward` it may also be lines separated by ';'. `to` "explicit" is a program of explicit
+    collectives.
     """
 
     COMMAND: ClassVar[str] = "shard"

@@ -19,7 +19,7 @@ from shardwise.plans.named import PREFIX, audit_about, audit_chapter, audit_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookListRequest(Command):
-    """What `book_show`, `book_figure` and `load_plan("audit:NAME")` take, of a `chapter` or all."""
+    """Ids for `book_show`, `book_figure` and `load_plan("audit:NAME")`, of a `chapter` or all."""
 
     COMMAND: ClassVar[str] = "book list"
 

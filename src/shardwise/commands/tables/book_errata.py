@@ -19,9 +19,9 @@ from shardwise.units import many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookErrataRequest(Command):
-    """Every number that an `edition` prints and the rules do not give, of one `chapter` or all.
+    """Every number of an `edition` that differs from the book's rules, of one `chapter` or all.
 
-    Each is computed when it is asked. Numbers that are within the book's own rounding are none.
+    Each is computed on request. Differences within the book's own rounding do not count.
     """
 
     COMMAND: ClassVar[str] = "book errata"

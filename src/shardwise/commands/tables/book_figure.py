@@ -29,7 +29,7 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRequest(Command):
-    """A figure of the book as data, with what its text reads off it, or a machine step by step.
+    """A figure of the book as data with the values that its text reads, or a simulator in steps.
 
     `figure_id` is one of `book list`, or a simulator: "systolic", "hbm", "collective", "pipeline",
     "batching". The answer lists the settings that `sets` change.

@@ -32,7 +32,7 @@ LEAST_TOLERANCE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookQuizRequest(Command):
-    """A number of the book to work out oneself: asked without `answers`, checked with them.
+    """A number of the book to compute yourself: a question without `answers`, a check with them.
 
     `entry_id` names it; without one `seed` draws it. `answers` are in the order of their units.
     """

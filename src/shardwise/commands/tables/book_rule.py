@@ -31,11 +31,11 @@ MOST_POINTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookRuleRequest(Command):
-    """A rule of the book: what it takes, and its value for arguments; without a name, all rules.
+    """A rule of the book: its arguments, and its value for given ones; without a name, all rules.
 
-    `sets` may be lists ("d_ff=8192,16384"). Arguments that a chip has (alpha, peaks, bandwidths,
-    memory, price) come from the chip `on`. `edition` "first" adds communications up where the rule
-    knows both ways.
+    `sets` may be lists ("d_ff=8192,16384"). Arguments of a chip (alpha, peaks, bandwidths, memory,
+    price) come from the chip `on`. `edition` "first" adds communication times, for rules with both
+    variants.
     """
 
     COMMAND: ClassVar[str] = "book rule"

@@ -32,8 +32,8 @@ from shardwise.units import sig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookShowRequest(Command):
-    """One number of the book: inputs, the steps to it, what the book prints, and why it differs.
-    `constants` "seed" are the first edition's."""
+    """One number of the book: inputs, steps, the value in the book, and why it differs. `constants`
+    "seed" are those of the first edition."""
 
     COMMAND: ClassVar[str] = "book show"
 

@@ -144,7 +144,7 @@ def _unplanned(chips: Sequence[ChipSummary]) -> Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipRequest(HardwareWords, Command):
-    """Every number of a `chip` with its source, and the other constants where they differ."""
+    """Every number of a `chip` with its source, and the value of the book if it differs."""
 
     COMMAND: ClassVar[str] = "hw show"
 

@@ -131,8 +131,8 @@ model_list = verb("model_list", ModelListRequest)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest(Command):
-    """Sequences of `seq` tokens with a KV cache in `kv`; `as_` is the class or model type that a
-    config.json is read as, where its own is not known."""
+    """Sequences of `seq` tokens with a KV cache in `kv`; `as_` is the class or model type for a
+    config.json of an unknown class."""
 
     seq: int | str = option("Tokens of a sequence.", default="8192", show_default=True)
     kv: str = option("Of the KV cache.", default="bf16", show_default=True)

@@ -53,11 +53,11 @@ _DIMS = re.compile(r"(\d{1,18})[x×](\d{1,18})[x×](\d{1,18})", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineRequest(ChipWords, Command):
-    """Whether a matmul is bound by math or by memory, on one chip, and how good a measured time is.
+    """Whether math or memory bounds a matmul on one chip, and how good a measured time is.
 
     `matmul` may be three numbers, and `batch` a list: a row for each, and "FIRST:LAST:POINTS" at
-    equal ratios. "pcie" is from the host, "ici" (or "nvlink") from the next chip, "dcn" from
-    another slice. `attention`, `collective` and `copy` stand in its place.
+    equal ratios. `level` "pcie" reads from the host, "ici" (or "nvlink") from the next chip, "dcn"
+    from another slice. `attention`, `collective` or `copy` replace the matmul.
     """
 
     COMMAND: ClassVar[str] = "roofline"

@@ -46,7 +46,7 @@ def document_schema(command: str) -> Schema:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRequest(Command):
     """The JSON Schema of what a command prints with --json, such as "book figure"; without a
-    `command`, the commands that have one."""
+    `command`, the list of commands that have one."""
 
     COMMAND: ClassVar[str] = "schema"
 

@@ -39,7 +39,7 @@ def _obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
         yield Obstacle(
             field="prefill_replicas",
             value=pool.plan.prefill_replicas,
-            rule="prompts are computed beside their answers, in one process on one host",
+            rule="prefill and decode run in one process on one host",
             remedy="plan with --pools one, or start `shardwise serve PLAN` there",
         )
 
@@ -54,7 +54,7 @@ def _hosts(pool: ServerPool, here: HostWords) -> list[str]:
 
 def _read(flags: Flags) -> Fields:
     raise BadRequest(
-        f"{JAX.name}: the flags of `shardwise serve` are no plan; give its plan's file"
+        f"{JAX.name}: the flags of `shardwise serve` are not a plan; give the file of its plan"
     )
 
 

@@ -36,17 +36,17 @@ def server_obstacles(
         if value != only and name not in says:
             yield no_word(f"scheduling.{name}", value, (only,))
     if plan.degree("fsdp") > 1:
-        rule = "it cuts no weights along D that lie still"
+        rule = "it does not shard D of stationary weights"
         yield on_mesh(plan, rule, "set fsdp to 1")
     if plan.degree("tensor") > fewest_kv_heads(cfg) and plan.kv_sharding != "heads":
         yield Obstacle(
             field="kv_sharding",
             value=plan.kv_sharding,
-            rule="it replicates KV heads beyond their number",
+            rule="with more devices than KV heads it replicates the heads",
             remedy="set kv_sharding to heads",
         )
     if plan.degree("expert") > 1 and plan.degree("data") * plan.degree("tensor") > 1:
-        rule = "with experts cut it cuts them over all devices"
+        rule = "it shards experts over all devices or none"
         yield on_mesh(plan, rule, f"set expert to {plan.devices} and the others to 1")
     dtypes = plan.dtypes
     if dtypes.weights not in (CHECKPOINT, "fp8", "bf16") and "weights" not in says:

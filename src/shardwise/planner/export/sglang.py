@@ -149,7 +149,7 @@ def read(flags: Flags) -> Fields:
     if (ATTENTION in flags) != (experts > 1) or (experts > 1 and ranks != experts):
         raise BadRequest(
             f"{TARGET}: {ATTENTION}, {DATA} {ranks} and {EXPERT} {experts} do not go together; a "
-            "plan cuts sequences and experts over the same ranks"
+            "plan shards sequences and experts over the same ranks"
         )
     copies = 1 if experts > 1 else ranks
     if flags.get("--speculative-algorithm", "NGRAM") != "NGRAM":

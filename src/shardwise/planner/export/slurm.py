@@ -76,8 +76,8 @@ def inside(text: str) -> tuple[str, str]:
     found = _FOR.search(text)
     if found is None:
         raise BadRequest(
-            f"{TARGET}: the script is none that shardwise wrote; give --from the program that it "
-            "starts, which is read with its srun"
+            f"{TARGET}: shardwise did not write the script; name the program that it starts with "
+            "--from, and its srun is read"
         )
     program = found["program"]
     return program, parts(text)[1].get(_FILES.get(program, ""), text)

@@ -105,8 +105,8 @@ def read(text: str, inner: Callable[[str, str], Fields]) -> Fields:
     found, held = _FOR.search(text), _HELD.search(text)
     if found is None or held is None:
         raise BadRequest(
-            f"{TARGET}: the script is none that shardwise wrote; give --from the server that it "
-            "starts"
+            f"{TARGET}: shardwise did not write the script; name the server that it starts with "
+            "--from"
         )
     said = inner(found["program"], held["held"])
     array, prompts = _ARRAY.search(text), _PROMPTS.search(text)

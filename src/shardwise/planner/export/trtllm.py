@@ -53,11 +53,11 @@ def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
         yield Obstacle(
             field="prefill_replicas",
             value=plan.prefill_replicas,
-            rule="the script starts servers that take prompts and answers",
+            rule="the script starts servers that both prefill and decode",
             remedy="plan with --pools one, or export to vllm or sglang",
         )
     if plan.degree("data") > 1:
-        yield on_mesh(plan, "it has no copies of a model in one server", "set data to 1")
+        yield on_mesh(plan, "it has no replicas in one server", "set data to 1")
     if wanted.admission not in ADMISSIONS:
         yield no_word("scheduling.admission", wanted.admission, tuple(ADMISSIONS))
     if wanted.policy != "chunked":
@@ -118,8 +118,8 @@ def read(flags: Flags) -> Fields:
     if apart != (experts > 1) or (apart and experts != tensor):
         raise BadRequest(
             f"{TARGET}: {TENSOR} {tensor}, {EXPERT} {experts} and enable_attention_dp "
-            f"{str(apart).lower()} do not go together; a plan cuts sequences and experts over the "
-            "same ranks"
+            f"{str(apart).lower()} do not go together; a plan shards sequences and experts over "
+            "the same ranks"
         )
     policy = str(order.get("capacity_scheduler_policy", "GUARANTEED_NO_EVICT"))
     share = cache.get("free_gpu_memory_fraction", flags.get(SHARE, "0.9"))

@@ -91,10 +91,10 @@ def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
     if wanted.order not in ORDERS:
         yield no_word("scheduling.order", wanted.order, tuple(ORDERS))
     if plan.degree("data") > 1 and cfg.has_experts:
-        rule = "data parallelism cuts the experts there, not copies"
-        yield on_mesh(plan, rule, "set data to 1, or cut experts instead")
+        rule = "there data parallelism shards experts and does not replicate them"
+        yield on_mesh(plan, rule, "set data to 1, or shard experts")
     elif plan.degree("data") > 1 and is_tpu(pool.piece):
-        rule = "on TPUs its limits are those of all copies together"
+        rule = "on TPUs its limits apply to all replicas together"
         remedy = f"set data to 1 and replicas to {plan.degree('data') * plan.replicas}"
         yield on_mesh(plan, rule, remedy)
 

@@ -1,4 +1,4 @@
-"""Text and tokens: tokenizers, answers as text while they come, chats as prompts. No JAX, no model.
+"""Text and tokens: tokenizers, streamed answers as text, chats as prompts. No JAX, no model.
 
 `tokenizer.py` reads tokenizer files, which `tokenizer_file.py` checks, and has the trainer's side;
 `model_text.py` is a checkpoint folder's text: tokenizer, ends of an answer, default sampling (the

@@ -7,8 +7,8 @@ and how it survives, `manifest.py` what it says of itself and `pieces.py` the pr
 whole, `hub.py` checkpoints of Hugging Face, `metrics.py` and `events.py` what is reported.
 `supervisor.py` watches over processes (`runtime/processes.py`) and says which one was lost.
 `stop.py` hears Ctrl-C and SIGTERM, `lock.py` keeps a second training out of a folder, `disk.py`
-writes files that appear whole. How long a step should take is not
-computed here: it is handed in as `Expected`. Read `loop.py` first.
+writes files that appear whole. The expected step time is an input (`Expected`), and not computed
+here. Read `loop.py` first.
 """
 
 from shardwise.runtime.text.tokenizer import Bytes, tokenizer_of
