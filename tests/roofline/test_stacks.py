@@ -181,23 +181,16 @@ def test_narrow_heads_are_slower_on_gpus_and_a_recurrence_runs_at_the_rate_of_ve
 
 
 def test_rows_that_no_whole_load_ends_are_multiplied_slowly_by_pytorch_on_gpus():
-    def seconds(words, chip="h100", host=1e-5):
-        product = Op(
-            id="l",
-            name="l",
-            phase="",
-            component="lm_head",
-            op_class="matmul",
-            flops={"bf16": 1e15},
-            matmul=Matmul(m=8192, k=768, n=words),
-        )
-        one, stack = load_chip(chip), replace(IDEAL, host_seconds=host)
-        return price_op(product, one, place(parse_slice(f"{chip}:1" if chip == "h100" else "v5e:1x1"), {}), stack).derated
+    def seconds(words, piece="h100:1", host=1e-5):
+        op = make_op("logits", "lm_head", "matmul", flops={"bf16": 1e15})
+        op = replace(op, matmul=Matmul(m=8192, k=768, n=words))
+        stack, on = replace(IDEAL, host_seconds=host), parse_slice(piece)
+        return price_op(op, on.chip, place(on, {}), stack).derated
 
     assert seconds(50257) / seconds(50304) == pytest.approx(1 / 0.55, rel=2e-3)
     assert seconds(50264) == pytest.approx(seconds(50304), rel=2e-3)
     assert seconds(50257, host=0.0) == pytest.approx(seconds(50304, host=0.0), rel=2e-3)
-    assert seconds(50257, "v5e") == pytest.approx(seconds(50264, "v5e"), rel=2e-3)
+    assert seconds(50257, "v5e:1x1") == pytest.approx(seconds(50264, "v5e:1x1"), rel=2e-3)
 
 
 def test_a_library_of_attention_is_as_fast_as_the_chip_lets_it():
