@@ -138,7 +138,7 @@ def test_fsdp_gathers_parameters_twice_and_scatters_gradients_once():
     assert wires.collective_bytes("reduce_scatter") == pytest.approx(PARAMS * 2)
 
 
-@pytest.mark.parametrize("choices, moved", [({}, 24), ({"fused_loss": True}, 6)])
+@pytest.mark.parametrize(("choices", "moved"), [({}, 24), ({"fused_loss": True}, 6)])
 def test_a_fused_loss_of_pytorch_reads_what_the_head_wrote(choices, moved):
     """In 16 bits: once forward, and backward once more, where the gradient is written."""
     shape = step(choices={"stack": "fsdp", **choices})
