@@ -34,7 +34,7 @@ PAGE = """# The table of measured training runs
 
 Made by `python scripts/runs_page.py > docs/runs.md`; the JSON Schema of a row is
 `docs/runs.schema.json`. `shardwise validate FILE.csv` predicts every run of a table on its own plan
-and compares the step times. Use it with the logs of your own cluster. The 838 published runs that
+and compares the step times. Use it with the logs of your own cluster. The 772 published runs that
 ship with shardwise have this format (`src/shardwise/evidence/training/data/training_runs.csv`).
 
 One row is one run. Leave a cell empty if you do not know the fact. A rule then fills it, the same

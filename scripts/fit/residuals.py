@@ -12,8 +12,7 @@ more for each of its features by constants that had not seen any run of the same
   towards that of all features, as a feature has few values. A value of n groups keeps the 1 + n-th
   part of it, in log, so that one publisher's runs are half as good as none.
 - `low`, `high`: conformal over groups. Each group's misses are put in the scales of a table without
-  them, and the two ends hold 80 % of these and of one group more, where a group counts as the root
-  of its configurations.
+  them, and the two ends hold 80 % of these and of one group more.
 
 `scripts/fit_efficiency.py` writes the table (`roofline/residuals.py` reads it).
 """
@@ -92,7 +91,7 @@ class Samples:
             scores[rows] = self._scores(rows, self._fitted(others), unseen, others)
         groups = len(set(self.groups[among].tolist()))
         share = min((1 + INSIDE * (1 + 1 / groups)) / 2, 1.0)
-        some, weights = scores[among], self._by_group(among)
+        some, weights = scores[among], self.share[among]
         low, high = (
             weighted_quantile(-some, weights, share),
             weighted_quantile(some, weights, share),
@@ -105,13 +104,6 @@ class Samples:
             runs=int(among.sum()),
             groups=groups,
         )
-
-    def _by_group(self, among: np.ndarray) -> np.ndarray:
-        """The weight of some runs: those of a configuration share one, a group has the root of its
-        configurations."""
-        _, group = np.unique(self.groups[among], return_inverse=True)
-        share = self.share[among]
-        return share * np.bincount(group, share)[group] ** -0.5
 
     def _fitted(self, among: np.ndarray) -> np.ndarray:
         """log scale, log lean, and of every column what it adds to them, of the least loss

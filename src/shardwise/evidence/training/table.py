@@ -25,7 +25,7 @@ from shardwise.plans.software.trainer import OPTIM_WORDS
 from shardwise.plans.stacks import AttentionKernel, Gathers, Overlapped, PublishedStack, Reduces
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
-"""838 published runs, each with its source and citation; the fit is of those with `fitted`."""
+"""772 published runs, each with its source and citation; the fit is of those with `fitted`."""
 
 Metric = Literal[
     "step_time",
