@@ -29,8 +29,16 @@ def shell(command: str, code: int = 0, notes: bool = False) -> None:
     _console(command, console.run(command, code=code, notes=notes))
 
 
+HASTE = {
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+}
+"""With these a server of a page compiles sooner, and its steps take longer: a page that shows times
+says so."""
+
+
 class Background:
-    """A command that goes on while the cells below run, until `stop`."""
+    """A command that goes on while the cells below run, until `stop`; it compiles in haste."""
 
     def __init__(self, command: str, until: str, seconds: float = 90) -> None:
         self.log = Path("background.log")
@@ -48,7 +56,8 @@ class Background:
     def _started(self, command: str) -> subprocess.Popen:
         words = ["bash", "-c", f"exec {command}"]
         with self.log.open("w", encoding="utf-8") as log:
-            return subprocess.Popen(words, env=console.by_name(), stdout=log, stderr=log)
+            around = console.by_name() | HASTE
+            return subprocess.Popen(words, env=around, stdout=log, stderr=log)
 
     def stop(self) -> None:
         """Ctrl-C, and wait for its end."""

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.runtime.engine.test_served_plans import HEADERS, checkpoint, plan_of
 
+from runtime.trainer.made import QUICK
 from shardwise.errors import BadRequest
 from shardwise.runtime.engine import Sampling
 from shardwise.runtime.engine.hosts import HostMessage, _packed, _unpacked, meeting_place
@@ -75,7 +76,7 @@ class TwoHosts:
             with log.open("w") as file:
                 made = subprocess.Popen(
                     [sys.executable, "-m", "shardwise", *words, "--process", str(i)],
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                    env=QUICK | {"PYTHONPATH": os.pathsep.join(paths)},
                     stdout=file,
                     stderr=file,
                 )
