@@ -23,6 +23,7 @@ from shardwise.apps.page.views.serving import cheapest
 from shardwise.book import entries
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
+from shardwise.units import sig
 
 SEARCHED = ("start", "training", "serving")
 LIGHT = [place for place, name in enumerate(VIEWS) if name not in SEARCHED]
@@ -253,10 +254,25 @@ def test_the_batch_that_hides_fsdp_is_said_before_the_search(page):
 
 def test_two_models_are_compared_in_a_sentence(page):
     assert asked(page, "models", model="llama-3-8b", beside="deepseek-v3")["says"] == (
-        "llama-3-8b has 8.03B parameters, computes 17.2 GFLOPs a token and caches 128 KiB of it; "
+        "llama-3-8b has 8.03B parameters, computes 17.2 GFLOPs a token and caches 128 KiB for it; "
         "deepseek-v3 has 671B parameters (37.6B of them for a token), computes 93.7 GFLOPs a token "
-        "and caches 68.6 KiB of it."
+        "and caches 68.6 KiB for it."
     )
+
+
+def test_what_differs_over_layers_is_said_in_short(page):
+    rows = asked(page, "models", model="llama-3-8b", beside="deepseek-v3")["tables"][0]["rows"]
+    beside = {row[0]: row[2] for row in rows}
+    assert beside["d_ff F"] == "18,432; 2,048"
+    assert beside["F / D"] == "2.57; 0.286"
+    assert beside["tied embeddings"] == "no"
+
+
+def test_a_size_is_the_same_in_the_sentence_and_beside_it(page):
+    found = asked(page, "collective", bytes="8e6")
+    busiest = next(one["value"] for one in found["key"] if one["unit"] == "bytes")
+    assert "AllGather of 7.63 MiB over" in found["says"]
+    assert found["says"].endswith(f"the busiest link carries {sig(busiest / 2**20)} MiB.")
 
 
 def test_the_fastest_way_of_a_product_is_said(page):

@@ -84,12 +84,21 @@ def _sentence(name: str, one: ModelFacts) -> str:
     return (
         f"{name} has {params} parameters{experts}, computes "
         f"{format_flops(one.forward_flops_per_token)} a token and caches "
-        f"{sig(one.kv_bytes_per_token / 2**10)} KiB of it"
+        f"{sig(one.kv_bytes_per_token / 2**10)} KiB for it"
     )
 
 
 def _cell(value: Any) -> Any:
-    return value if isinstance(value, int | float) else "" if value is None else str(value)
+    """A decision as the page shows it: that of layers of several kinds is one for each."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return "; ".join(f"{one:,}" if isinstance(one, int) else _said(one) for one in value)
+    return value if isinstance(value, int | float) else _said(value)
+
+
+def _said(value: Any) -> str:
+    return "" if value is None else sig(value) if isinstance(value, float) else str(value)
 
 
 def _bars(id: str, title: str, unit: str, found: Mapping[str, Mapping[str, float]]) -> FigureData:

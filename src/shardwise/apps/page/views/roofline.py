@@ -167,7 +167,9 @@ def _said(chip: str, one: MatmulAnswer) -> str:
 def _key(chip: str, one: MatmulAnswer) -> KeyFigure:
     """What the chip can attain at this intensity."""
     note = f"at {sig(one.intensity)} FLOP a byte; {sig(one.critical_intensity)} reach the peak"
-    return KeyFigure(label=f"{chip} attains", value=one.attainable_flops, unit="FLOP/s", note=note)
+    return KeyFigure(
+        label=f"attained by {chip}", value=one.attainable_flops, unit="FLOP/s", note=note
+    )
 
 
 VIEW = PageView(

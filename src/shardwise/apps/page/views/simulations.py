@@ -16,7 +16,7 @@ from shardwise.commands.base.layout import percent
 from shardwise.commands.tables.book_figure import SimulationAnswer
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
-from shardwise.units import format_bytes, format_flops, format_seconds, many, sig
+from shardwise.units import format_binary, format_flops, format_seconds, many, sig
 
 WIDE = 500
 """Last place over first from which a curve is drawn over equal ratios (ours)."""
@@ -163,7 +163,7 @@ def _hbm(
     state: HbmState, *, seconds: float, compute_busy: float, bytes_busy: float, **_: float
 ) -> str:
     return (
-        f"On {state.chip} {format_bytes(state.read)} and {format_flops(state.flops)} in "
+        f"On {state.chip} {format_binary(state.read)} and {format_flops(state.flops)} in "
         f"{many(state.chunks, 'chunk')} take {format_seconds(seconds)}: compute is busy "
         f"{percent(compute_busy)} of the time, memory {percent(bytes_busy)}."
     )
@@ -173,10 +173,10 @@ def _collective(
     state: CollectiveState, *, seconds: float, rounds: float, busiest_link_bytes: float, **_: float
 ) -> str:
     return (
-        f"{KINDS[state.kind]} of {format_bytes(state.bytes)} over {state.shape} devices "
+        f"{KINDS[state.kind]} of {format_binary(state.bytes)} over {state.shape} devices "
         f"({state.network}) takes {format_seconds(seconds)} in "
         f"{many(round(rounds), 'round')}; the busiest link carries "
-        f"{format_bytes(busiest_link_bytes)}."
+        f"{format_binary(busiest_link_bytes)}."
     )
 
 

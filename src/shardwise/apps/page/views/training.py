@@ -223,7 +223,8 @@ def _run(run: WholeRun) -> TableData:
 
 
 SOURCE: Any = {
-    "formula": "T_math = 4BDF / (N C); T_FSDP = 4DF / (Y W M_X), T_tensor = 4BD / (X W M_Y)",
+    "formula": "T_math = 4BDF / (N C); T_FSDP = 4DF / (Y W M_X), T_tensor = 4BD / (X W M_Y); "
+    "X_opt = sqrt(B N M_X / (F M_Y))",
     "source": "ch. 5.1; the plan: count, then price (docs/architecture.md)",
 }
 
@@ -259,8 +260,8 @@ def _hidden_from(found: Answer, chips: int) -> list[str]:
 
 def _strategy(label: str) -> str:
     """A line of the book's figures in words: its Y-way FSDP and X-way tensor parallelism."""
-    named = {"X_opt, max": "best split, both axes at once"}
-    named |= {"X_opt, sum": "best split, one axis after the other"}
+    named = {"X_opt, max": "mix at X_opt, both axes at once"}
+    named |= {"X_opt, sum": "mix at X_opt, one axis after the other"}
     words = re.sub(r"^(\d+)-way DP$", r"FSDP over \1", label)
     return named.get(label) or re.sub(r"^(\d+) ?x ?(\d+)$", r"FSDP \1 x tensor \2", words)
 
