@@ -18,7 +18,6 @@ from functools import cache
 from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -35,7 +34,6 @@ FLAGS += ("--disable-background-networking",)
 WIDTHS, THEMES = (1280, 390), ("light", "dark")
 BOTH = ((1280, "light"), (390, "dark"))
 """Each width and each theme once."""
-SVG = "{http://www.w3.org/2000/svg}"
 WAIT = 90_000
 """Milliseconds for a search, beside other workers."""
 PLAYED = ("pipeline", "batching", "hbm", "systolic")
@@ -313,35 +311,6 @@ def check_alone(tab, slider):
     )
 
 
-def test_what_moves_is_saved_where_its_way_ends(browser, address):
-    """And a title that is longer than the picture has lines."""
-    tab, _ = opened(browser, address, "collective?shape=4x4", 640, "light")
-    tab.get_by_role("button", name="Step", exact=True).click()
-    tab.wait_for_selector("circle animateMotion", state="attached")
-    title = tab.locator("figcaption").first.evaluate("one => one.firstChild.textContent")
-    drawing = ElementTree.parse(saved(tab, f"SVG: {title}")).getroot()
-    dots = list(drawing.iter(f"{SVG}circle"))
-    assert dots
-    assert all(float(dot.get("cx", 0)) > 8 for dot in dots)
-    caption = [one.text for one in drawing.findall(f"{SVG}text") if one.get("font-size") == "14"]
-    assert " ".join(caption) == title
-    assert 1 < len(caption) < 6
-    tab.close()
-
-
-def test_a_dashed_line_is_dashed_in_the_saved_key(browser, address):
-    tab, _ = opened(browser, address, "roofline", 1280, "light")
-    figure = tab.locator("figure").nth(1)
-    title = figure.locator(".title").inner_text()
-    drawing = ElementTree.parse(saved(tab, f"SVG: {title}")).getroot()
-    keys = [one.get("stroke-dasharray") != "none" for one in drawing.findall(f"{SVG}line")]
-    shown = figure.locator(".legend .key")
-    drawn = shown.evaluate_all("all => all.map((key) => key.classList.contains('dashed'))")
-    assert keys == drawn
-    assert set(keys) == {True, False}
-    tab.close()
-
-
 # ---- what a person does -------------------------------------------------------------------------
 
 
@@ -449,20 +418,6 @@ def test_a_phone_shows_control_and_figure_together(browser, address, name):
     boxes = [tab.locator(one).first.bounding_box() for one in (".control", "figure svg")]
     for box in boxes:
         assert 0 <= box["y"] < 800, boxes
-    tab.close()
-
-
-def test_a_phone_has_nothing_below_its_screen(browser, address):
-    tab, _ = opened(browser, address, base("simulator", ""), 390, "light")
-    longer = "() => document.documentElement.scrollHeight - innerHeight"
-    assert tab.evaluate(longer) <= 0
-    tab.close()
-
-
-def test_a_laptop_has_the_menu_in_two_lines(browser, address):
-    tab, _ = opened(browser, address, "roofline", 1366 - 15, "light")  # less a scroll bar
-    tops = "() => new Set([...document.querySelectorAll('nav a')].map((a) => a.offsetTop)).size"
-    assert tab.evaluate(tops) == 2
     tab.close()
 
 

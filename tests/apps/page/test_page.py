@@ -233,6 +233,11 @@ def test_machines_are_played(page):
     assert asked(page, "roofline")["player"] is None
 
 
+def _step(found, name):
+    plan = next(one for one in found["tables"] if one["title"] == "The plan")
+    return next(row[1] for row in plan["rows"] if row[0] == name)
+
+
 @pytest.mark.usefixtures("answers_kept")
 def test_a_decision_begins_with_a_sentence(page):
     words = {**start("training"), "tokens": "1T"}
@@ -241,6 +246,9 @@ def test_a_decision_begins_with_a_sentence(page):
     assert "8 of 10 such runs" in found["says"]
     crossed = [m["label"] for f in found["figures"] for m in f["marks"] if m["kind"] == "rule"]
     assert any(label.startswith("math hides FSDP") for label in crossed)
+    least = next(one for one in found["tables"] if one["title"].startswith("Behind the lower step"))
+    assert {row[0] for row in least["rows"]} >= {"math", "HBM, what no program avoids"}
+    assert max(row[1] for row in least["rows"]) == pytest.approx(_step(found, "step, lower"))
     for name, word in (("price", "much"), ("chip", "hbm_bandwidth")):
         said = page.get("/api/view/training", params={**words, "fine": "yes", name: word})
         assert said.status_code == 400
@@ -249,7 +257,8 @@ def test_a_decision_begins_with_a_sentence(page):
 
 def test_the_batch_that_hides_fsdp_is_said_before_the_search(page):
     (said,) = asked(page, "training", **start("training"))["lines"]
-    assert re.fullmatch(r"FSDP over 16 is bound by communication below .* a step \(.*\)\.", said)
+    rule = r"By the book, .*, FSDP over 16 is bound by communication below .* a step \(.*\)\."
+    assert re.fullmatch(rule, said)
 
 
 def test_two_models_are_compared_in_a_sentence(page):
@@ -322,7 +331,8 @@ def test_the_cheapest_that_serves_as_much_is_named():
 
     fewer, dear, cheap = row("fewer", 1, 9, 4), row("b200", 1, 10, 9), row("l4", 8, 12, 5)
     assert said(fewer, dear, cheap) == (
-        "Cheapest below for as many requests: l4, 8 chips, $5 an hour; this is $8."
+        "By the estimates below l4 is cheapest for as many requests: "
+        "8 chips, $5 an hour; this is $8."
     )
     assert said(fewer, dear) == "Nothing in the table below serves as much for less."
     assert said(fewer) == said() == said(row("v4i", 4, 10, None)) == ""

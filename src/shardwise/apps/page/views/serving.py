@@ -150,6 +150,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
     held = {"weights": memory.weights, "activations": memory.activations, "cache": memory.cache}
     held |= {"engine": memory.engine} if memory.engine else {}
     changed = change_figure(found.sensitivity or ())
+    compared = (named(state.on, state.beside) or state.on).split(",")
     return Drawn(
         says=sentence(found),
         key=key_figures(found),
@@ -167,7 +168,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
                 "What is served holds its targets in a simulation of the load; ideal decode below "
                 "leaves out prompts, waiting and the software's own time."
             ),
-            f"The decision sheet is of {named(state.on, state.beside) or state.on}.",
+            f"The decision sheet at the end compares {', '.join(compared)}.",
         ],
         **said,
     )
@@ -231,8 +232,9 @@ def cheapest(found: ServePlanned) -> str:
     if usd >= this.usd_per_hour:
         return "Nothing in the table below serves as much for less."
     return (
-        f"Cheapest below for as many requests: {one.name}, {many(one.chips, 'chip')}, "
-        f"{format_usd(usd)} an hour; this is {format_usd(this.usd_per_hour)}."
+        f"By the estimates below {one.name} is cheapest for as many requests: "
+        f"{many(one.chips, 'chip')}, {format_usd(usd)} an hour; "
+        f"this is {format_usd(this.usd_per_hour)}."
     )
 
 

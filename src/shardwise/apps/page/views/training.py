@@ -168,7 +168,6 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
         return Drawn(figures=figures, lines=bound, **SOURCE)
     found = answers[book]
     assert isinstance(found, TrainPlanned)
-    resources = found.resource_seconds
     others = answers[book + 1] if len(answers) > book + 1 else None
     beside = others if isinstance(others, ChipsBeside) else None
     drawn = [
@@ -188,7 +187,7 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
             *([chips_table(beside)] if beside else []),
             *changes(found.sensitivity),
             _plan(found),
-            facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
+            _least(found.resource_seconds),
             TableData(title="Why", header=("reason",), rows=[[one] for one in found.why]),
         ],
         lines=[*plan_lines(found), *bound, *strongest_line(found.sensitivity)],
@@ -220,6 +219,14 @@ def _run(run: WholeRun) -> TableData:
         said |= {"days, 1 run in 10 takes more": run.days_80.high}
     said |= {"chip hours": run.chip_hours, "USD": run.usd, "price": run.price or "none is known"}
     return facts("The run", said, {"days": "days"})
+
+
+def _least(found: Mapping[str, float]) -> TableData:
+    """What the lower bound of the step is the largest of."""
+    called = {"HBM": "HBM, what no program avoids"}
+    seconds = {called.get(k, k.replace("net:", "network of ")): one for k, one in found.items()}
+    title = "Behind the lower step: each resource at its peak"
+    return facts(title, seconds, dict.fromkeys(seconds, "s"))
 
 
 SOURCE: Any = {
@@ -255,7 +262,8 @@ def _hidden_from(found: Answer, chips: int) -> list[str]:
     if (at := _crossing(math, other)) is None:
         return []
     below = f"{format_count(at)} tokens a step ({sig(at / chips)} a chip)"
-    return [f"{_strategy(other.label)} is bound by communication below {below}."]
+    rule = "By the book, which hides all that it can,"
+    return [f"{rule} {_strategy(other.label)} is bound by communication below {below}."]
 
 
 def _strategy(label: str) -> str:
