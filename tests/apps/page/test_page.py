@@ -269,6 +269,22 @@ def test_two_models_are_compared_in_a_sentence(page):
     )
 
 
+def test_chips_stand_below_their_makers(page):
+    controls = {name: {c.name: c for c in view.controls} for name, view in VIEWS.items()}
+    for name in ("start", "training", "serving", "hardware", "roofline"):
+        chips = controls[name]["chip" if name == "hardware" else "on"]
+        heads = [head for i, head in enumerate(chips.under) if head not in chips.under[:i]]
+        assert dict(zip(chips.values, chips.under, strict=True))["gaudi3"] == "Intel"
+        assert {"Google", "NVIDIA", "AMD"} < set(heads)
+
+
+def test_a_machine_is_called_as_its_controls_are(page):
+    found = asked(page, "collective", kind="reduce_scatter", network="full_mesh")
+    assert found["player"]["title"].startswith("ReduceScatter over 8")
+    assert " (full mesh) takes " in found["says"]
+    assert "full mesh" in {c.name: c for c in VIEWS["collective"].controls}["network"].words
+
+
 def test_what_differs_over_layers_is_said_in_short(page):
     rows = asked(page, "models", model="llama-3-8b", beside="deepseek-v3")["tables"][0]["rows"]
     beside = {row[0]: row[2] for row in rows}

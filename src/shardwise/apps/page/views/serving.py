@@ -18,7 +18,7 @@ from shardwise.apps.page.figures import (
     lines,
 )
 from shardwise.apps.page.view import DecisionRows, Drawn, PageView
-from shardwise.apps.page.views.chips import ALL_CHIPS, overlay, prices, slice_name
+from shardwise.apps.page.views.chips import ALL_CHIPS, chip_choice, overlay, prices, slice_name
 from shardwise.apps.page.views.decision import (
     BESIDE,
     SERVE_HEADER,
@@ -57,7 +57,7 @@ class ServingState(ViewState):
         "llama-3-70b",
         about=PASTE,
     )
-    on: str = choice("Chip", ALL_CHIPS, "v5e")
+    on: str = chip_choice("Chip", ALL_CHIPS, "v5e")
     chips: int = slider("Chips of all servers", powers(0, 8), 16, unit="chips")
     input: int = slider("Prompt", powers(7, 17), 2048, unit="tokens")
     output: int = slider("Answer", powers(4, 15), 256, unit="tokens")

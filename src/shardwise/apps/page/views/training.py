@@ -20,7 +20,14 @@ from shardwise.apps.page.figures import (
     lines,
 )
 from shardwise.apps.page.view import DecisionRows, Drawn, PageView, refused
-from shardwise.apps.page.views.chips import ALL_CHIPS, TORI, overlay, prices, slice_name
+from shardwise.apps.page.views.chips import (
+    ALL_CHIPS,
+    TORI,
+    chip_choice,
+    overlay,
+    prices,
+    slice_name,
+)
 from shardwise.apps.page.views.decision import (
     BESIDE,
     BESIDE_ABOUT,
@@ -61,7 +68,7 @@ class TrainViewState(ViewState):
         "llama-3-70b",
         about=PASTE,
     )
-    on: str = choice("Chip", ALL_CHIPS, "v5p")
+    on: str = chip_choice("Chip", ALL_CHIPS, "v5p")
     chips: int = slider("Chips", powers(0, 14), 512, unit="chips")
     batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens", counts="seq")
     seq: int = slider("Sequence", powers(9, 20), 4096, unit="tokens")
