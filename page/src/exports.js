@@ -44,7 +44,7 @@ function halted(svg) {
 // A label's key: a dashed or a whole line as it is drawn, a square of what is filled.
 function keyOf(whole, x, y, {colour, solid, dashed}) {
   if (solid) return element(whole, "rect", {x, y: y - 9, width: 10, height: 10, rx: 2, fill: colour});
-  return element(whole, "line", {x1: x - 2, x2: x + 12, y1: y - 4, y2: y - 4, stroke: colour, "stroke-width": 3, "stroke-dasharray": dashed ? "4 2" : "none"});
+  return element(whole, "line", {x1: x, x2: x + 14, y1: y - 4, y2: y - 4, stroke: colour, "stroke-width": 3, "stroke-dasharray": dashed ? "4 2" : "none"});
 }
 
 function alone({svg, title, labels, source}) {
@@ -59,10 +59,10 @@ function alone({svg, title, labels, source}) {
   whole.append(copy);
   let x = 8, y = top + height + 16;
   for (const {label, ...key} of labels) {
-    const long = 20 + label.length * LETTER;
+    const long = 24 + label.length * LETTER;
     if (x > 8 && x + long > width) [x, y] = [8, y + LINE];
     keyOf(whole, x, y, key);
-    element(whole, "text", {x: x + 15, y, "font-size": 12, fill: "var(--ink)"}, label);
+    element(whole, "text", {x: x + 18, y, "font-size": 12, fill: "var(--ink)"}, label);
     x += long + 10;
   }
   if (labels.length) y += LINE;
