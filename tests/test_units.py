@@ -156,6 +156,7 @@ def test_printing():
     assert format_usd(0.4321) == "$0.432"
     assert format_usd(12345) == "$12.3k"
     assert format_usd(9876) == "$9,876"
+    assert [format_usd(v) for v in (4.2, 31.92, 12)] == ["$4.20", "$31.92", "$12"]
     assert format_usd(40e6) == "$40M"
 
 

@@ -11,7 +11,7 @@ export function save(name, content, type) {
 }
 
 // A drawing that can stand alone: title, legend and source in it, variables of the page as colours.
-const SPACE = "http://www.w3.org/2000/svg", TOP = 30, LINE = 20, LETTER = 6.6;
+const SPACE = "http://www.w3.org/2000/svg", LINE = 20, LETTER = 6.6, CAPTION = 8.4; // pixels: a line, a letter, a bold one
 
 function element(parent, name, attributes, text = "") {
   const node = document.createElementNS(SPACE, name);
@@ -21,20 +21,48 @@ function element(parent, name, attributes, text = "") {
   return node;
 }
 
+// Words in lines of so many letters.
+function wrapped(text, most) {
+  return text.split(" ").reduce((found, word) => {
+    const longer = found.length ? `${found.at(-1)} ${word}` : word;
+    return found.length && longer.length <= most ? [...found.slice(0, -1), longer] : [...found, word];
+  }, []);
+}
+
+// What moves stands where its way ends.
+function halted(svg) {
+  for (const motion of svg.querySelectorAll("animateMotion")) {
+    const way = document.createElementNS(SPACE, "path");
+    way.setAttribute("d", motion.getAttribute("path"));
+    const {x, y} = way.getPointAtLength(way.getTotalLength());
+    motion.parentNode.setAttribute("cx", x);
+    motion.parentNode.setAttribute("cy", y);
+    motion.remove();
+  }
+}
+
+// A label's key: a dashed or a whole line as it is drawn, a square of what is filled.
+function keyOf(whole, x, y, {colour, solid, dashed}) {
+  if (solid) return element(whole, "rect", {x, y: y - 9, width: 10, height: 10, rx: 2, fill: colour});
+  return element(whole, "line", {x1: x, x2: x + 14, y1: y - 4, y2: y - 4, stroke: colour, "stroke-width": 3, "stroke-dasharray": dashed ? "4 2" : "none"});
+}
+
 function alone({svg, title, labels, source}) {
   const {width, height} = svg.getBoundingClientRect();
   const whole = document.createElementNS(SPACE, "svg");
   element(whole, "rect", {width: "100%", height: "100%", fill: "var(--paper)"});
-  element(whole, "text", {x: 8, y: 19, "font-size": 14, "font-weight": 600, fill: "var(--ink)"}, title);
+  const caption = wrapped(title, Math.floor((width - 16) / CAPTION)), top = 10 + LINE * caption.length;
+  caption.forEach((line, i) => element(whole, "text", {x: 8, y: 19 + LINE * i, "font-size": 14, "font-weight": 600, fill: "var(--ink)"}, line));
   const copy = svg.cloneNode(true);
-  for (const [key, value] of Object.entries({y: TOP, width, height, overflow: "visible"})) copy.setAttribute(key, value);
+  halted(copy);
+  for (const [key, value] of Object.entries({y: top, width, height, overflow: "visible"})) copy.setAttribute(key, value);
   whole.append(copy);
-  let x = 8, y = TOP + height + 16;
-  for (const [label, fill] of labels) {
-    const long = 20 + label.length * LETTER;
+  let x = 8, y = top + height + 16;
+  for (const {label, ...key} of labels) {
+    const long = 24 + label.length * LETTER;
     if (x > 8 && x + long > width) [x, y] = [8, y + LINE];
-    element(whole, "rect", {x, y: y - 9, width: 10, height: 10, rx: 2, fill});
-    element(whole, "text", {x: x + 15, y, "font-size": 12, fill: "var(--ink)"}, label);
+    keyOf(whole, x, y, key);
+    element(whole, "text", {x: x + 18, y, "font-size": 12, fill: "var(--ink)"}, label);
     x += long + 10;
   }
   if (labels.length) y += LINE;

@@ -14,12 +14,13 @@ export function Figure({figure, width, tall = 0, found}) {
   const place = useRef(null);
   const labels = namesOf(figure);
   useEffect(() => place.current.replaceChildren(plotOf(figure, inside(width), labels, tall)), [figure, width, tall]);
-  const drawing = () => ({svg: place.current.firstChild, title: figure.title, labels: labels.length > 1 ? labels.map((label, i) => [asWords(label), palette(labels)[i]]) : [], source: found.source});
+  const keys = keysOf(figure, labels);
+  const drawing = () => ({svg: place.current.firstChild, title: figure.title, labels: keys, source: found.source});
   return (
     <figure className="figure" data-figure={figure.id} style={{width}}>
       <figcaption><span className="title">{figure.title}</span><SaveFigure id={figure.id} title={figure.title} drawing={drawing} csv={() => figureCsv(figure)} /></figcaption>
       <div ref={place} />
-      <Legend labels={labels} figure={figure} />
+      <Legend keys={keys} />
     </figure>
   );
 }
@@ -49,18 +50,22 @@ function SaveFigure({id, title, drawing, csv}) {
   );
 }
 
-function Legend({labels, figure}) {
-  if (labels.length < 2) return null;
-  const dashed = new Set(figure.marks.filter((m) => m.dashed || m.kind === "rule").map((m) => m.label));
-  const solid = new Set(figure.marks.filter((m) => ["bar", "range", "rect", "dot"].includes(m.kind)).map((m) => m.label));
-  const colours = palette(labels);
-  const key = (label) => `key${dashed.has(label) ? " dashed" : ""}${solid.has(label) ? " solid" : ""}`;
+// What each label is drawn as; one label alone needs no key.
+function keysOf(figure, labels) {
+  if (labels.length < 2) return [];
+  const of = (fits) => new Set(figure.marks.filter(fits).map((mark) => mark.label)), colours = palette(labels);
+  const dashed = of((m) => m.dashed || m.kind === "rule"), solid = of((m) => ["bar", "range", "rect", "dot"].includes(m.kind));
+  return labels.map((label, i) => ({label: asWords(label), colour: colours[i], dashed: dashed.has(label), solid: solid.has(label)}));
+}
+
+function Legend({keys}) {
+  if (!keys.length) return null;
   return (
     <ul className="legend">
-      {labels.map((label, i) => (
+      {keys.map(({label, colour, dashed, solid}) => (
         <li key={label}>
-          <span className={key(label)} style={{"--key": colours[i]}} />
-          {asWords(label)}
+          <span className={`key${dashed ? " dashed" : ""}${solid ? " solid" : ""}`} style={{"--key": colour}} />
+          {label}
         </li>
       ))}
     </ul>

@@ -182,6 +182,16 @@ def format_bytes(value: float) -> str:
     return _scaled(value, "B")
 
 
+def format_binary(value: float) -> str:
+    """A size in binary units, as the figures of the page have it.
+
+    >>> format_binary(8e6), format_binary(512)
+    ('7.63 MiB', '512 B')
+    """
+    power = min(int(math.log2(max(value, 1)) // 10), 5)
+    return f"{sig(value / 1024**power)} {('', 'Ki', 'Mi', 'Gi', 'Ti', 'Pi')[power]}B"
+
+
 def format_gib(value: float) -> str:
     """A capacity both ways, as memory is sold in one and addressed in the other.
 
@@ -263,12 +273,14 @@ def _unit_of_time(value: float) -> tuple[float, str]:
 
 
 def format_usd(value: float) -> str:
-    """Dollars.
+    """Dollars; from one to a hundred with their cents.
 
-    >>> format_usd(1234567.8), format_usd(230997), format_usd(0.4321)
-    ('$1.23M', '$231k', '$0.432')
+    >>> format_usd(1234567.8), format_usd(230997), format_usd(4.2), format_usd(0.4321)
+    ('$1.23M', '$231k', '$4.20', '$0.432')
     """
     for scale, suffix in ((1e6, "M"), (1e4, "k")):
         if value >= scale:
             return f"${sig(value / (1e3 if suffix == 'k' else scale))}{suffix}"
+    if 1 <= value < 99.995 and value != round(value):
+        return f"${value:.2f}"
     return f"${value:,.0f}" if value >= 100 else f"${sig(value)}"

@@ -23,6 +23,7 @@ from shardwise.apps.page.views.serving import cheapest
 from shardwise.book import entries
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
+from shardwise.units import sig
 
 SEARCHED = ("start", "training", "serving")
 LIGHT = [place for place, name in enumerate(VIEWS) if name not in SEARCHED]
@@ -232,6 +233,11 @@ def test_machines_are_played(page):
     assert asked(page, "roofline")["player"] is None
 
 
+def _step(found, name):
+    plan = next(one for one in found["tables"] if one["title"] == "The plan")
+    return next(row[1] for row in plan["rows"] if row[0] == name)
+
+
 @pytest.mark.usefixtures("answers_kept")
 def test_a_decision_begins_with_a_sentence(page):
     words = {**start("training"), "tokens": "1T"}
@@ -240,6 +246,9 @@ def test_a_decision_begins_with_a_sentence(page):
     assert "8 of 10 runs" in found["says"]
     crossed = [m["label"] for f in found["figures"] for m in f["marks"] if m["kind"] == "rule"]
     assert any(label.startswith("math hides FSDP") for label in crossed)
+    least = next(one for one in found["tables"] if one["title"].startswith("Behind the lower step"))
+    assert {row[0] for row in least["rows"]} >= {"math", "HBM, what no program avoids"}
+    assert max(row[1] for row in least["rows"]) == pytest.approx(_step(found, "step, lower"))
     for name, word in (("price", "much"), ("chip", "hbm_bandwidth")):
         said = page.get("/api/view/training", params={**words, "fine": "yes", name: word})
         assert said.status_code == 400
@@ -248,15 +257,47 @@ def test_a_decision_begins_with_a_sentence(page):
 
 def test_the_batch_that_hides_fsdp_is_said_before_the_search(page):
     (said,) = asked(page, "training", **start("training"))["lines"]
-    assert re.fullmatch(r"FSDP over 16 is bound by communication below .* a step \(.*\)\.", said)
+    rule = r"By the book, .*, FSDP over 16 is bound by communication below .* a step \(.*\)\."
+    assert re.fullmatch(rule, said)
 
 
 def test_two_models_are_compared_in_a_sentence(page):
     assert asked(page, "models", model="llama-3-8b", beside="deepseek-v3")["says"] == (
-        "llama-3-8b has 8.03B parameters, computes 17.2 GFLOPs a token and caches 128 KiB of it; "
+        "llama-3-8b has 8.03B parameters, computes 17.2 GFLOPs a token and caches 128 KiB for it; "
         "deepseek-v3 has 671B parameters (37.6B of them for a token), computes 93.7 GFLOPs a token "
-        "and caches 68.6 KiB of it."
+        "and caches 68.6 KiB for it."
     )
+
+
+def test_chips_stand_below_their_makers(page):
+    controls = {name: {c.name: c for c in view.controls} for name, view in VIEWS.items()}
+    for name in ("start", "training", "serving", "hardware", "roofline"):
+        chips = controls[name]["chip" if name == "hardware" else "on"]
+        heads = [head for i, head in enumerate(chips.under) if head not in chips.under[:i]]
+        assert dict(zip(chips.values, chips.under, strict=True))["gaudi3"] == "Intel"
+        assert {"Google", "NVIDIA", "AMD"} < set(heads)
+
+
+def test_a_machine_is_called_as_its_controls_are(page):
+    found = asked(page, "collective", kind="reduce_scatter", network="full_mesh")
+    assert found["player"]["title"].startswith("ReduceScatter over 8")
+    assert " (full mesh) takes " in found["says"]
+    assert "full mesh" in {c.name: c for c in VIEWS["collective"].controls}["network"].words
+
+
+def test_what_differs_over_layers_is_said_in_short(page):
+    rows = asked(page, "models", model="llama-3-8b", beside="deepseek-v3")["tables"][0]["rows"]
+    beside = {row[0]: row[2] for row in rows}
+    assert beside["d_ff F"] == "18,432; 2,048"
+    assert beside["F / D"] == "2.57; 0.286"
+    assert beside["tied embeddings"] == "no"
+
+
+def test_a_size_is_the_same_in_the_sentence_and_beside_it(page):
+    found = asked(page, "collective", bytes="8e6")
+    busiest = next(one["value"] for one in found["key"] if one["unit"] == "bytes")
+    assert "AllGather of 7.63 MiB over" in found["says"]
+    assert found["says"].endswith(f"the busiest link carries {sig(busiest / 2**20)} MiB.")
 
 
 def test_the_fastest_way_of_a_product_is_said(page):
@@ -306,7 +347,8 @@ def test_the_cheapest_that_serves_as_much_is_named():
 
     fewer, dear, cheap = row("fewer", 1, 9, 4), row("b200", 1, 10, 9), row("l4", 8, 12, 5)
     assert said(fewer, dear, cheap) == (
-        "Cheapest below for as many requests: l4, 8 chips, $5 an hour; this is $8."
+        "By the estimates below l4 is cheapest for as many requests: "
+        "8 chips, $5 an hour; this is $8."
     )
     assert said(fewer, dear) == "Nothing in the table below serves as much for less."
     assert said(fewer) == said() == said(row("v4i", 4, 10, None)) == ""

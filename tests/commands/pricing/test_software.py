@@ -8,6 +8,7 @@ import shardwise as sw
 from shardwise.commands.pricing.predict import plan_training
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest
+from shardwise.hardware import load_chip
 from shardwise.planner.export import EXPORTERS, export_plan
 from shardwise.plans.software import SOFTWARE, candidates_of_plan, made_elsewhere
 from shardwise.plans.train import TrainPlan
@@ -29,6 +30,14 @@ def test_the_usual_program_of_a_chip_runs_the_default_plan(on, usual, stack):
     assert SOFTWARE[usual].title in str(found)
     assert not SOFTWARE[usual].obstacles(candidates_of_plan(plan, found.best.cfg, found.best.piece))
     export_plan(plan, found.best.cfg, found.best.piece, usual)
+
+
+@pytest.mark.parametrize("chip", ["gaudi2", "gaudi3"])
+def test_jax_reaches_no_chip_without_a_backend(chip):
+    assert SOFTWARE["jax"].reaches(load_chip("cpu")), "another chip of the same vendor"
+    with pytest.raises(BadRequest, match="it runs on TPUs and GPUs"):
+        sw.plan_train("llama-3.2-1b", f"{chip}:1", batch="8seq", seq=2048)
+    assert sw.plan_train("llama-3.2-1b", f"{chip}:1", batch="8seq", seq=2048, software="any").mfu
 
 
 @pytest.mark.parametrize("program", spread(SOFTWARE, quick=[[*SOFTWARE].index("megatron")], slow=2))

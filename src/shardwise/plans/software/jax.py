@@ -54,6 +54,7 @@ JAX = SoftwareRow(
     stack="jax_gpu",
     tpu_stack="jax",
     vendors=("google", "nvidia", "amd", "intel", "aws"),
+    without=("MME",),  # Gaudi: PyTorch alone (docs.habana.ai, Support Matrix v1.18.0)
     words={
         "remat": POLICIES,
         "gradient_reduce": {"per_microbatch": ""},

@@ -23,6 +23,7 @@ class SoftwareRow:
     describe, None for all that shardwise itself can run; a model that it has a name for (`named`)
     it builds by that. `stack` is the row of `stacks.py` that prices it, `tpu_stack` that on TPUs
     where it is another. `usual` are the choices, by dotted name, that its users leave as they are.
+    Of its `vendors`' chips it has no backend for those whose cores are of the kinds `without`.
     Of `unwritten` choices it runs more values than those that `words` have.
     """
 
@@ -37,10 +38,15 @@ class SoftwareRow:
     usual: Mapping[str, Any] = field(default_factory=dict)
     tpu_stack: StackName | None = None
     unwritten: Collection[str] = ()
+    without: Collection[str] = ()
 
     def stack_on(self, chip: Chip) -> StackName:
         """What prices its plans on a chip."""
         return self.tpu_stack or self.stack if chip.vendor == "google" else self.stack
+
+    def reaches(self, chip: Chip) -> bool:
+        """Whether it has a backend for a chip."""
+        return chip.vendor in self.vendors and chip.core_kind not in self.without
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -53,7 +59,7 @@ class SoftwareRow:
         kinds = "TPUs and GPUs" if "google" in self.vendors else "GPUs"
         return always(
             "slice",
-            lambda c: c.piece.chip.vendor in self.vendors,
+            lambda c: self.reaches(c.piece.chip),
             f"it runs on {kinds}",
             "plan for such a slice",
         )

@@ -1,9 +1,12 @@
 """Chips to choose from, and slices of so many chips."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from math import isqrt, log, prod
+from typing import Any
 
+from shardwise.apps.page.controls import choice
 from shardwise.apps.page.view import refused
 from shardwise.errors import ShardwiseError
 from shardwise.hardware import Torus, chip_ids, load_chip, parse_slice
@@ -19,6 +22,14 @@ TORI = tuple(
 ALL_CHIPS = (*TORI, *(name for name in CHIPS if name not in TORI))
 """Every chip, those in a torus first."""
 NONE = "none"
+_SPELT = {"nvidia": "NVIDIA", "amd": "AMD", "aws": "AWS"}
+
+
+def chip_choice(label: str, names: Sequence[str], default: str, **more: Any) -> Any:
+    """A control for a chip, with its maker above those of one."""
+    makers = ["No other" if name == NONE else load_chip(name).vendor for name in names]
+    under = tuple(_SPELT.get(maker, maker[:1].upper() + maker[1:]) for maker in makers)
+    return choice(label, names, default, under=under, **more)
 
 
 def slice_name(chip: str, chips: int) -> str:

@@ -7,7 +7,7 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, cell
 from shardwise.apps.page.view import Drawn, PageView
-from shardwise.apps.page.views.chips import CHIPS
+from shardwise.apps.page.views.chips import CHIPS, chip_choice
 from shardwise.boundary.records import values
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.hw import ChipList, ChipNumbers, ChipsCompared
@@ -34,8 +34,8 @@ CALLED = {
 class HardwareState(ViewState):
     """The controls of the view."""
 
-    chip: str = choice("Chip", CHIPS, "v5p")
-    beside: str = choice("Beside", CHIPS, "h100")
+    chip: str = chip_choice("Chip", CHIPS, "v5p")
+    beside: str = chip_choice("Beside", CHIPS, "h100")
     x: str = choice("Across", tuple(CALLED), "hbm_bandwidth", words=tuple(CALLED.values()))
     y: str = choice("Up", tuple(CALLED), "bf16_flops", words=tuple(CALLED.values()))
     constants: str = choice("Whose numbers", ("vendor", "book"), "vendor")

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, known, powers, slider
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, cell
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.decision import called
 from shardwise.commands.base.answer import Answer
@@ -56,9 +57,9 @@ def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
         for name, one in found.items()
     }
     design = dict.fromkeys(row for one in found.values() for row in one.design)
-    decided = [[row, *(cell(one.design.get(row)) for one in found.values())] for row in design]
+    decided = [[row, *(_cell(one.design.get(row)) for one in found.values())] for row in design]
     counted = [
-        [row, *(cell(getattr(one, row)) for one in found.values()), unit]
+        [row, *(_cell(getattr(one, row)) for one in found.values()), unit]
         for row, unit in COUNTED.items()
     ]
     return Drawn(
@@ -83,8 +84,21 @@ def _sentence(name: str, one: ModelFacts) -> str:
     return (
         f"{name} has {params} parameters{experts}, computes "
         f"{format_flops(one.forward_flops_per_token)} a token and caches "
-        f"{sig(one.kv_bytes_per_token / 2**10)} KiB of it"
+        f"{sig(one.kv_bytes_per_token / 2**10)} KiB for it"
     )
+
+
+def _cell(value: Any) -> Any:
+    """A decision as the page shows it: that of layers of several kinds is one for each."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return "; ".join(f"{one:,}" if isinstance(one, int) else _said(one) for one in value)
+    return value if isinstance(value, int | float) else _said(value)
+
+
+def _said(value: Any) -> str:
+    return "" if value is None else sig(value) if isinstance(value, float) else str(value)
 
 
 def _bars(id: str, title: str, unit: str, found: Mapping[str, Mapping[str, float]]) -> FigureData:

@@ -7,7 +7,7 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, KeyFigure, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
-from shardwise.apps.page.views.chips import CHIPS, NONE
+from shardwise.apps.page.views.chips import CHIPS, NONE, chip_choice
 from shardwise.boundary.records import values
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.hw import ChipNumbers
@@ -30,8 +30,8 @@ BOUNDS = {f"{bound} seconds": "s" for bound in ("lower", "expected", "upper")}
 class RooflineState(ViewState):
     """The controls of the view."""
 
-    on: str = choice("Chip", CHIPS, "v5e")
-    beside: str = choice("Beside", (NONE, *CHIPS), "h100")
+    on: str = chip_choice("Chip", CHIPS, "v5e")
+    beside: str = chip_choice("Beside", (NONE, *CHIPS), "h100")
     m: int = slider("Batch M", powers(0, 14), 256, unit="tokens")
     k: int = slider("K", powers(7, 16), 8192)
     n: int = slider("N", powers(7, 16), 32768)
@@ -162,7 +162,9 @@ def _said(chip: str, one: MatmulAnswer) -> str:
 def _key(chip: str, one: MatmulAnswer) -> KeyFigure:
     """What the chip can attain at this intensity."""
     note = f"at {sig(one.intensity)} FLOP a byte; {sig(one.critical_intensity)} reach the peak"
-    return KeyFigure(label=f"{chip} attains", value=one.attainable_flops, unit="FLOP/s", note=note)
+    return KeyFigure(
+        label=f"attained by {chip}", value=one.attainable_flops, unit="FLOP/s", note=note
+    )
 
 
 VIEW = PageView(

@@ -22,7 +22,7 @@ from shardwise.apps.page.figures import (
     stacked,
 )
 from shardwise.apps.page.view import DecisionRows, Drawn, PageView
-from shardwise.apps.page.views.chips import ALL_CHIPS, overlay, prices, slice_name
+from shardwise.apps.page.views.chips import ALL_CHIPS, chip_choice, overlay, prices, slice_name
 from shardwise.apps.page.views.decision import (
     BESIDE,
     SERVE_HEADER,
@@ -56,7 +56,7 @@ class ServingState(ViewState):
     """The controls of the view."""
 
     model: str = known("Model", zoo_names(), "llama-3-70b", about=PASTE)
-    on: str = choice("Chip", ALL_CHIPS, "v5e")
+    on: str = chip_choice("Chip", ALL_CHIPS, "v5e")
     chips: int = slider("Chips of all servers", powers(0, 8), 16, unit="chips")
     input: int = slider("Prompt", powers(7, 17), 2048, unit="tokens")
     output: int = slider("Answer", powers(4, 15), 256, unit="tokens")
@@ -149,6 +149,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
     held = {"weights": memory.weights, "activations": memory.activations, "cache": memory.cache}
     held |= {"engine": memory.engine} if memory.engine else {}
     changed = change_figure(found.sensitivity or ())
+    compared = (named(state.on, state.beside) or state.on).split(",")
     return Drawn(
         says=sentence(found),
         key=key_figures(found),
@@ -166,7 +167,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
                 "What is served holds its targets in a simulation of the load; ideal decode below "
                 "leaves out prompts, waiting and the software's own time."
             ),
-            f"The decision sheet is of {named(state.on, state.beside) or state.on}.",
+            f"The decision sheet at the end compares {', '.join(compared)}.",
         ],
         **said,
     )
@@ -230,8 +231,9 @@ def cheapest(found: ServePlanned) -> str:
     if usd >= this.usd_per_hour:
         return "Nothing in the table below serves as much for less."
     return (
-        f"Cheapest below for as many requests: {one.name}, {many(one.chips, 'chip')}, "
-        f"{format_usd(usd)} an hour; this is {format_usd(this.usd_per_hour)}."
+        f"By the estimates below {one.name} is cheapest for as many requests: "
+        f"{many(one.chips, 'chip')}, {format_usd(usd)} an hour; "
+        f"this is {format_usd(this.usd_per_hour)}."
     )
 
 

@@ -8,7 +8,7 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, KeyFigure, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
-from shardwise.apps.page.views.chips import TORI
+from shardwise.apps.page.views.chips import TORI, chip_choice
 from shardwise.book.simulators.collective import NETWORKS
 from shardwise.boundary.records import plain
 from shardwise.commands.base.answer import Answer
@@ -16,7 +16,7 @@ from shardwise.commands.base.layout import percent
 from shardwise.commands.tables.book_figure import SimulationAnswer
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
-from shardwise.units import format_bytes, format_flops, format_seconds, many, sig
+from shardwise.units import format_binary, format_flops, format_seconds, many, sig
 
 WIDE = 500
 """Last place over first from which a curve is drawn over equal ratios (ours)."""
@@ -24,6 +24,8 @@ PLAYED = ("title", "kinds", "rows", "bars", "places", "frames", "reduces", "x_la
 """What the player needs of an animation."""
 KINDS = {"all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}
 KINDS |= {"all_reduce": "AllReduce", "all_to_all": "AllToAll"}
+SPACED = tuple(name.replace("_", " ") for name in NETWORKS)
+"""Networks as words."""
 HEADED = {
     "seconds": "takes",
     "cycles": "takes",
@@ -62,13 +64,20 @@ def _draw(says: Callable[..., str], state: ViewState, answers: Sequence[Answer])
             for name, said in HEADED.items()
             if name in found.readings
         ],
-        player=plain({name: getattr(found, name) for name in PLAYED}) | {"names": PASSES},
+        player=plain({name: getattr(found, name) for name in PLAYED})
+        | {"names": PASSES, "title": _title(found)},
         figures=[_curves(found)] if found.curves else [],
         tables=[facts("What came out", found.readings, units)],
         lines=found.notes,
         formula="simulated; the closed forms stand under `shardwise book rule`",
         source=found.source,
     )
+
+
+def _title(found: SimulationAnswer) -> str:
+    """What is played, as the controls call it."""
+    first, _, rest = found.title.partition(" ")
+    return f"{KINDS.get(first, first)} {rest}".strip()
 
 
 def _curves(found: SimulationAnswer) -> FigureData:
@@ -102,7 +111,7 @@ class SystolicState(ViewState):
 class HbmState(ViewState):
     """The controls of the HBM pipeline."""
 
-    chip: str = choice("Chip", TORI, "v5e")
+    chip: str = chip_choice("Chip", TORI, "v5e")
     read: float = slider("Bytes read", [24e6 * k for k in (0.25, 0.5, 1, 2, 4)], 24e6, unit="bytes")
     flops: float = slider("FLOPs", [4.8e9 * k for k in (0.25, 0.5, 1, 2, 4)], 4.8e9)
     chunks: int = slider("Chunks", (1, 2, 4, 8, 16, 32), 8)
@@ -114,7 +123,7 @@ class CollectiveState(ViewState):
     """The controls of a collective."""
 
     kind: str = choice("Kind", tuple(KINDS), "all_gather", words=tuple(KINDS.values()))
-    network: str = choice("Network", tuple(NETWORKS), "ring")
+    network: str = choice("Network", tuple(NETWORKS), "ring", words=SPACED)
     shape: str = choice(
         "Shape",
         ("4", "8", "16", "4x4", "8x8", "2x2x2", "4x2x2", "4x4x4"),
@@ -163,7 +172,7 @@ def _hbm(
     state: HbmState, *, seconds: float, compute_busy: float, bytes_busy: float, **_: float
 ) -> str:
     return (
-        f"On {state.chip} {format_bytes(state.read)} and {format_flops(state.flops)} in "
+        f"On {state.chip} {format_binary(state.read)} and {format_flops(state.flops)} in "
         f"{many(state.chunks, 'chunk')} take {format_seconds(seconds)}: compute is busy "
         f"{percent(compute_busy)} of the time, memory {percent(bytes_busy)}."
     )
@@ -173,10 +182,10 @@ def _collective(
     state: CollectiveState, *, seconds: float, rounds: float, busiest_link_bytes: float, **_: float
 ) -> str:
     return (
-        f"{KINDS[state.kind]} of {format_bytes(state.bytes)} over {state.shape} devices "
-        f"({state.network}) takes {format_seconds(seconds)} in "
+        f"{KINDS[state.kind]} of {format_binary(state.bytes)} over {state.shape} devices "
+        f"({state.network.replace('_', ' ')}) takes {format_seconds(seconds)} in "
         f"{many(round(rounds), 'round')}; the busiest link carries "
-        f"{format_bytes(busiest_link_bytes)}."
+        f"{format_binary(busiest_link_bytes)}."
     )
 
 

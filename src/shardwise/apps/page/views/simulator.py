@@ -95,7 +95,8 @@ def _draw(state: SimulatorState, answers: Sequence[Answer]) -> Drawn:
         says=_sentence(found),
         key=_key(found),
         lines=[f"{found.completed:,} requests answered{price}."],
-        formula="TPOT = (E2E - TTFT) / (output tokens - 1)",
+        formula="TTFT: time to the first token; E2EL: to the last; ITL: from one to the next; "
+        "TPOT, per output token = (E2EL - TTFT) / (output tokens - 1)",
         source="the scheduler that `shardwise serve` runs; steps priced by count, then price",
     )
 

@@ -9,7 +9,7 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, words_of
 from shardwise.apps.page.view import Drawn, PageView, ViewLink
 from shardwise.apps.page.views import models, roofline, serving, training
-from shardwise.apps.page.views.chips import ALL_CHIPS, room
+from shardwise.apps.page.views.chips import ALL_CHIPS, chip_choice, room
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.plan_train.train import TrainPlanned
@@ -26,7 +26,7 @@ class StartState(ViewState):
 
     model: str = known("Model", zoo_names(), "llama-3-8b", about=PASTE)
     task: str = choice("To do", TASKS, TASKS[0])
-    on: str = choice("Chip", ALL_CHIPS, "h100")
+    on: str = chip_choice("Chip", ALL_CHIPS, "h100")
     tokens: str = entry("Train on", "1T", about="Tokens of the run.", group="To train it")
     days: str = entry("Within days", "30", group="To train it")
     input: str = entry("Prompt", "2048", about="Tokens.", group="To serve it")

@@ -24,7 +24,14 @@ from shardwise.apps.page.figures import (
     stacked,
 )
 from shardwise.apps.page.view import DecisionRows, Drawn, PageView, refused
-from shardwise.apps.page.views.chips import ALL_CHIPS, TORI, overlay, prices, slice_name
+from shardwise.apps.page.views.chips import (
+    ALL_CHIPS,
+    TORI,
+    chip_choice,
+    overlay,
+    prices,
+    slice_name,
+)
 from shardwise.apps.page.views.decision import (
     BESIDE,
     BESIDE_ABOUT,
@@ -60,7 +67,7 @@ class TrainViewState(ViewState):
     """The controls of the view."""
 
     model: str = known("Model", zoo_names(), "llama-3-70b", about=PASTE)
-    on: str = choice("Chip", ALL_CHIPS, "v5p")
+    on: str = chip_choice("Chip", ALL_CHIPS, "v5p")
     chips: int = slider("Chips", powers(0, 14), 512, unit="chips")
     batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens", counts="seq")
     seq: int = slider("Sequence", powers(9, 20), 4096, unit="tokens")
@@ -167,7 +174,6 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
         return Drawn(figures=figures, lines=bound, **SOURCE)
     found = answers[book]
     assert isinstance(found, TrainPlanned)
-    resources = found.resource_seconds
     others = answers[book + 1] if len(answers) > book + 1 else None
     beside = others if isinstance(others, ChipsBeside) else None
     drawn = [
@@ -187,7 +193,7 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
             *([chips_table(beside)] if beside else []),
             *changes(found.sensitivity),
             _plan(found),
-            facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
+            _least(found.resource_seconds),
             TableData(title="Why", header=("reason",), rows=[[one] for one in found.why]),
         ],
         lines=[*plan_lines(found), *bound, *strongest_line(found.sensitivity)],
@@ -221,8 +227,17 @@ def _run(run: WholeRun) -> TableData:
     return facts("The run", said, {"days": "days"})
 
 
+def _least(found: Mapping[str, float]) -> TableData:
+    """What the lower bound of the step is the largest of."""
+    called = {"HBM": "HBM, what no program avoids"}
+    seconds = {called.get(k, k.replace("net:", "network of ")): one for k, one in found.items()}
+    title = "Behind the lower step: each resource at its peak"
+    return facts(title, seconds, dict.fromkeys(seconds, "s"))
+
+
 SOURCE: Any = {
-    "formula": "T_math = 4BDF / (N C); T_FSDP = 4DF / (Y W M_X), T_tensor = 4BD / (X W M_Y)",
+    "formula": "T_math = 4BDF / (N C); T_FSDP = 4DF / (Y W M_X), T_tensor = 4BD / (X W M_Y); "
+    "X_opt = sqrt(B N M_X / (F M_Y))",
     "source": "ch. 5.1; the plan: count, then price (docs/architecture.md)",
 }
 
@@ -252,13 +267,14 @@ def _hidden_from(found: Answer, chips: int) -> list[str]:
     if (at := _crossing(math, other)) is None:
         return []
     below = f"{format_count(at)} tokens a step ({sig(at / chips)} a chip)"
-    return [f"{_strategy(other.label)} is bound by communication below {below}."]
+    rule = "By the book, which hides all that it can,"
+    return [f"{rule} {_strategy(other.label)} is bound by communication below {below}."]
 
 
 def _strategy(label: str) -> str:
     """A line of the book's figures in words: its Y-way FSDP and X-way tensor parallelism."""
-    named = {"X_opt, max": "best split, both axes at once"}
-    named |= {"X_opt, sum": "best split, one axis after the other"}
+    named = {"X_opt, max": "mix at X_opt, both axes at once"}
+    named |= {"X_opt, sum": "mix at X_opt, one axis after the other"}
     words = re.sub(r"^(\d+)-way DP$", r"FSDP over \1", label)
     return named.get(label) or re.sub(r"^(\d+) ?x ?(\d+)$", r"FSDP \1 x tensor \2", words)
 
