@@ -39,7 +39,7 @@ from fit.folds import Fold, chosen_levels, folds, together
 from fit.hierarchy import Hierarchy, Levels
 from fit.outputs import (
     PAGE,
-    kept_worths,
+    told_worths,
     unseen_runs,
     write_constants,
     write_unseen,
@@ -161,7 +161,7 @@ def write_left_out(
         common=common_ranges(samples),
         unseen=unseen_values(samples, unlike_logs(*rest, folds=False)),
         regressions=regressions(case.run for case in cases),
-        worths=kept_worths(start.fit.values, [c.run for c in start.cases]),
+        worths=told_worths(start.fit.values, [c.run for c in start.cases]),
     )
     page = report(results)
     print(page)

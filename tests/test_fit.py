@@ -326,6 +326,9 @@ def test_rows_of_worth_stay_while_constants_and_runs_do(fitted, tmp_path, monkey
     assert outputs.kept_worths(values, runs) == rows
     assert outputs.kept_worths({**values, "hopper.sustained": 0.1}, runs) == ()
     assert outputs.kept_worths(values, runs[1:]) == ()
+    assert outputs.told_worths(values, runs) == worth_table(rows)
+    older = outputs.told_worths(values, runs[1:])
+    assert older == f"Of the constants of a day, before those below.\n\n{worth_table(rows)}"
 
 
 def test_the_page_has_the_worth_of_every_constant_and_term(fitted):
@@ -375,7 +378,7 @@ def results_of(fitted, left) -> Results:
         common=common_ranges(samples),
         unseen=unseen_values(samples, unlike_logs(*rest, folds=False)),
         regressions=regressions(case.run for case in cases),
-        worths=tuple(compare() for compare in comparisons(fitted).values()),
+        worths=worth_table([compare() for compare in comparisons(fitted).values()]),
     )
 
 

@@ -22,7 +22,7 @@ from fit.resolution import (
     published_looks,
     write_resolution,
 )
-from fit.worth import Worth
+from fit.worth import Worth, worth_table
 from shardwise.boundary import write_text
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.evidence.training.unseen import UnseenPrediction, read_unseen
@@ -163,6 +163,17 @@ def kept_worths(values: Mapping[str, float], runs: Iterable[PublishedRun]) -> tu
     if held.get("of") != stamp(values, runs):
         return ()
     return tuple(worth_from(row) for row in held["rows"])
+
+
+def told_worths(values: Mapping[str, float], runs: Iterable[PublishedRun]) -> str:
+    """The table of `WORTH`; where it is of other constants or runs, that is said first."""
+    if not WORTH.exists():
+        return worth_table([])
+    held = json.loads(WORTH.read_text(encoding="utf-8"))
+    rows = worth_table([worth_from(row) for row in held["rows"]])
+    if held["of"] == stamp(values, runs):
+        return rows
+    return f"Of the constants of {held['date']}, before those below.\n\n{rows}"
 
 
 def worth_from(row: Mapping[str, Any]) -> Worth:

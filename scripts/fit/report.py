@@ -15,7 +15,6 @@ from fit.kin import shares
 from fit.ranges import BOUNDS, Held, in_hindsight, share_inside
 from fit.regressions import Regression
 from fit.residuals import weighted_quantile
-from fit.worth import Worth, worth_table
 from shardwise.evidence.training.validate import CLASS_GROUPS, CLASS_RUNS
 from shardwise.planner.features import FEATURES
 from shardwise.roofline import stack_names
@@ -78,7 +77,7 @@ class Results:
     common: Sequence[Held]
     unseen: Mapping[tuple[str, str], Sequence[Held]]
     regressions: Sequence[Regression]
-    worths: Sequence[Worth]
+    worths: str
 
 
 Chosen = Callable[[Case], bool]
@@ -332,7 +331,7 @@ def _shares(bounds: tuple[float, float]) -> str:
 def _worth(r: Results) -> str:
     """What `scripts/fit_worth.py` found, between its marks."""
     begin, end = "<!-- scripts/fit_worth.py -->", "<!-- end: fit worth -->"
-    return f"{begin}\n{worth_table(r.worths)}\n{end}\n"
+    return f"{begin}\n{r.worths}\n{end}\n"
 
 
 def _levels(levels: Levels) -> str:
