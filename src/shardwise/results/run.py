@@ -1,8 +1,6 @@
 """What is told of a whole training run: days, dollars, and what it loses."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.boundary.records import Record, part
 from shardwise.models import params_total
@@ -85,33 +83,24 @@ def whole_run(answer: TrainAnswer, asked: RunLength, days: float | None = None) 
     if not overheads.none:
         good = goodput(overheads, piece.chips)
         rate, basis = rate * good.share, f"{basis}, goodput {good.share:.1%}"
-    takes = run_of(tokens, rate, piece)
+    takes, price = run_of(tokens, rate, piece), piece.chip.price
+    usd = price and takes["chip_hours"] * price.usd_per_chip_hour
     return WholeRun(
         tokens=tokens,
         basis=basis,
         tokens_per_second=rate,
         **takes,
         days_80=days_between(answer, takes["days"]) if mfu is None else None,
-        **_cost(answer, takes["chip_hours"]),
+        usd=usd,
+        usd_idle=None if usd is None else usd * answer.chips_idle / piece.chips,
+        usd_per_chip_hour=price and price.usd_per_chip_hour,
+        price=price and str(price),
+        price_as_of=price and price.as_of,
+        price_source=price and price.source,
         deadline_days=days,
         keeps_deadline=None if days is None else takes["days"] <= days,
         goodput=good,
     )
-
-
-def _cost(answer: TrainAnswer, chip_hours: float) -> Mapping[str, Any]:
-    price = answer.piece.chip.price
-    if price is None:
-        return {"usd": None, "usd_per_chip_hour": None}
-    usd = chip_hours * price.usd_per_chip_hour
-    return {
-        "usd": usd,
-        "usd_idle": usd * answer.chips_idle / answer.piece.chips,
-        "usd_per_chip_hour": price.usd_per_chip_hour,
-        "price": str(price),
-        "price_as_of": price.as_of,
-        "price_source": price.source,
-    }
 
 
 def days_between(answer: TrainAnswer, days: float | None) -> DaysBetween | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shardwise.boundary.records import Record, part
 from shardwise.errors import Remark
@@ -254,6 +253,8 @@ def served_result(served: Served) -> ServedPlan:
     plan, held, chip = served.plan, served.held, served.piece.chip
     software, pools = software_of(plan), bool(plan.prefill_replicas)
     step = _decode_step(served)
+    known, error = measured(plan, chip), serving_error(mixture=served.cfg.has_experts)
+    ttft, tpot, e2e = _times(served, known)
     assert plan.workload is not None, "a served plan has its load"
     return ServedPlan.part_of(
         plan,
@@ -276,7 +277,10 @@ def served_result(served: Served) -> ServedPlan:
         in_target=held.good,
         answered=held.answered,
         running=held.running,
-        **_times(served),
+        ttft_seconds=ttft,
+        tpot_seconds=tpot,
+        e2e_seconds=e2e,
+        typical_error=TypicalError(ttft=error.ttft, tpot=error.tpot) if known else None,
         memory=memory_of(served),
         decode_step_seconds=step.tpot_seconds,
         where_it_goes=step.time_parts.named(),
@@ -290,20 +294,17 @@ def served_result(served: Served) -> ServedPlan:
     )
 
 
-def _times(served: Served) -> Mapping[str, Any]:
-    """The 90th percentiles with what they were measured to be, and the typical errors."""
+def _times(served: Served, known: bool) -> tuple[Bounds, Bounds, Bounds]:
+    """The 90th percentiles of TTFT, TPOT and whole answers, with what they were measured to be."""
     engine = load_engine(served.plan.engine)
-    known = measured(served.plan, served.piece.chip)
-    error = serving_error(mixture=served.cfg.has_experts)
     low, high = (known and engine.range_on(served.piece.chip.id)) or (1.0, 1.0)
     soonest, latest = first_range(served) if known else (1.0, 1.0)
     ttft, tpot, e2e = served.held.times
-    return {
-        "ttft_seconds": Bounds(lower=ttft * soonest, expected=ttft, upper=ttft * latest),
-        "tpot_seconds": Bounds(lower=tpot * low, expected=tpot, upper=tpot * high),
-        "e2e_seconds": Bounds(lower=e2e * low, expected=e2e, upper=e2e * high),
-        "typical_error": TypicalError(ttft=error.ttft, tpot=error.tpot) if known else None,
-    }
+    return (
+        Bounds(lower=ttft * soonest, expected=ttft, upper=ttft * latest),
+        Bounds(lower=tpot * low, expected=tpot, upper=tpot * high),
+        Bounds(lower=e2e * low, expected=e2e, upper=e2e * high),
+    )
 
 
 def first_range(served: Served) -> tuple[float, float]:

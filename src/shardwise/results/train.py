@@ -301,7 +301,7 @@ def priced_plan(answer: TrainAnswer) -> PricedPlan:
     piece, plan = answer.piece, answer.plan
     return PricedPlan.part_of(
         answer,
-        **_searched(plan),
+        **{name: getattr(plan, name) for name in TRIED},
         slice=str(piece),
         slice_means=describe(piece),
         software=plan.software,
@@ -369,7 +369,7 @@ def plan_beside(answer: TrainAnswer, best: TrainAnswer) -> PlanBeside:
     """Another plan, compared with the best."""
     return PlanBeside.part_of(
         answer,
-        **_searched(answer.plan),
+        **{name: getattr(answer.plan, name) for name in TRIED},
         mesh=answer.plan.mesh,
         box=answer.plan.box,
         microbatches=answer.plan.microbatches,
@@ -379,9 +379,8 @@ def plan_beside(answer: TrainAnswer, best: TrainAnswer) -> PlanBeside:
     )
 
 
-def _searched(plan: TrainPlan) -> dict[str, Any]:
-    """The choices that a search tries, as keywords."""
-    return {name: getattr(plan, name) for name in (*SEARCHED, "virtual_stages")}
+TRIED = (*SEARCHED, "virtual_stages")
+"""The choices that a search tries."""
 
 
 def memory_over_step(answer: TrainAnswer) -> list[Mapping[str, str | float]]:
