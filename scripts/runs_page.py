@@ -62,13 +62,13 @@ software, kernels, year, precision, dense or routed, ...). Rows on another vendo
 weight, and the answer says so. Rows of one configuration count as one. If rows disagree, the range
 is wider; an outlier has little effect.
 
-In JSON, `expected_80.evidence` has the table, its `rows`, how many are `like` the plan, the ratio of
-the step time to that without them (`times`), and the range without them (`low`, `high`). The
+In JSON, `expected_80.evidence` has the table, its `rows`, how many are `like` the plan, the ratio
+of the step time to that without them (`times`), and the range without them (`low`, `high`). The
 breakdown of the step shows the correction in a separate line ("as your runs took"), because rows
 do not say which part of the step took the time.
 
-`validate TABLE.csv --evidence RUNS.csv` corrects every run of the table. If a run is also in RUNS.csv
-(`validate RUNS.csv --evidence RUNS.csv`), only the other rows there correct it, without its own
+`validate TABLE.csv --evidence RUNS.csv` corrects every run of the table. If a run is also in
+RUNS.csv (`validate RUNS.csv --evidence RUNS.csv`), only the other rows there correct it, without its own
 configuration. So its error is that of an unseen run. If a row cannot be priced, the command stops
 and names its line (exit code 2). docs/lab/fit.md shows how much three runs of a publisher help with
 its other runs."""
