@@ -70,8 +70,8 @@ do not say which part of the step took the time.
 `validate TABLE.csv --evidence RUNS.csv` corrects every run of the table. If a run is also in
 RUNS.csv (`validate RUNS.csv --evidence RUNS.csv`), only the other rows there correct it, without
 its own configuration. So its error is that of an unseen run. If a row cannot be priced, the command
-stops and names its line (exit code 2). docs/lab/fit.md shows how much three runs of a publisher help
-with its other runs."""
+stops and names its line (exit code 2). docs/lab/fit.md shows how much three runs of a publisher
+help with its other runs."""
 
 
 if __name__ == "__main__":
