@@ -189,7 +189,7 @@ def test_multi_device_chips(capsys):
     for degree in result["mesh"].values():
         devices *= degree
     assert devices == 2 * result["chips_used"] == 8
-    assert not any("offload was not looked at" in reason for reason in result["why"])
+    assert not any("offload was not tried" in reason for reason in result["why"])
 
 
 # The book -----------------------------------------------------------------------------------------

@@ -259,7 +259,7 @@ def test_strategies_as_csv(capsys, tmp_path):
         ((FSDP_TP, *SQUARE, "--set", "chip.hbm_bandwidth=1e12"), "name the slice with --on"),
         ((FSDP_TP, *SQUARE, "--result", "C[I_X, L]"), "unknown dim 'L'"),
         ((FSDP_TP, *SQUARE, "--to", "jax", "--run"), "--to prints a program and nothing else"),
-        (("A[I] -> A[I]", "--dims", "I=8", "--mesh", "X=2", "--run"), "takes no step"),
+        (("A[I] -> A[I]", "--dims", "I=8", "--mesh", "X=2", "--run"), "needs no step"),
         (
             ("A[I_X, J] * B[J, K_X] -> C[I_X, K_X]", *SMALL),
             r"mesh axis 'X' cuts both I and K in 'C\[I_X, K_X\]'; an axis may cut one dimension",

@@ -45,7 +45,7 @@ def test_the_document(capsys, few):
 def test_the_tables(capsys, few):
     code, out, err = run(capsys, "validate", "--serving", few)
     assert (code, err) == (0, "")
-    for heading in ("predicted by a fit with", "in-sample", "source", "chip", "model", "engine"):
+    for heading in ("fitted with", "in-sample", "source", "chip", "model", "engine"):
         assert any(line.strip().startswith(heading) for line in out.splitlines()), heading
     assert "left out: 1 rows (--detail says why)" in out
     _, out, _ = run(capsys, "validate", "--serving", few, "--detail")

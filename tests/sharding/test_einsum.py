@@ -84,7 +84,7 @@ def test_the_books_cases_say_what_stands_in_the_way(text, said):
             r"mesh axis 'X' cuts both I and K in 'C\[I_X, K_X\]'",
         ),
         ("A[I, J] * B[J, K] -> C[I, L]", "unknown dim 'L'; known: I, J, K .the result 'C.I, L.'"),
-        ("A[I, J] * A[J, K]", "array 'A' stands twice in .*; every array has a name of its own"),
+        ("A[I, J] * A[J, K]", "array 'A' is twice in .*; every array has a name of its own"),
         ("A[I, J] -> A[I]", "loses J; a reshard keeps every dim; to sum over one, multiply"),
         ("A[I, J] -> A[J, I]", "transposes its dims; a reshard keeps the order"),
         ("A[I] * B[I]", "would have no dim: the operands share every letter; write the result"),

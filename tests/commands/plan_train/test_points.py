@@ -69,7 +69,7 @@ def test_where_it_stops_being_worth_it_is_said():
     points = run("v5e:4x4", "v5e:16x16")
     flat = [points[0], replace(points[1], marginal=0.2)]
     assert "beyond 16 chips scaling does not pay" in verdicts(flat)[0]
-    assert "20% of the added chips' speed" in verdicts(flat)[0]
+    assert "the added ones bring 20% of their speed" in verdicts(flat)[0]
 
 
 def test_points_without_a_plan_say_why_and_all_of_them_raise():

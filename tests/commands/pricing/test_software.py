@@ -67,7 +67,7 @@ def test_a_program_that_cannot_run_what_is_fixed_says_all_of_it():
         sw.plan_train("gemma-2-9b", "v5e:4x4", software="megatron", **JOB)
     said = str(refused.value)
     assert "slice v5e:4x4: it runs on GPUs" in said
-    assert "lacking are" in said
+    assert "missing: " in said
     with pytest.raises(BadRequest, match="remat none: it supports matmul_outputs, block, offload"):
         sw.plan_train("llama-3-8b", "v5e:4x4", software="maxtext", remat="none", **JOB)
 

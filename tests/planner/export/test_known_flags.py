@@ -108,7 +108,7 @@ def test_plan_show_reads_another_program_s_file(tmp_path):
     doc = answer("plan", "show", file)
     assert doc["result"]["mesh"] == {"fsdp": 128}
     assert doc["result"]["software"] == "maxtext"
-    assert any("read as maxtext's own file" in line for line in doc["notes"])
+    assert any("read as a file of maxtext" in line for line in doc["notes"])
     assert any("'remat_polcy'" in line for line in doc["warnings"])
     read = tmp_path / "plan.yaml"
     _, warned = answered("export", file, "--from", "maxtext", "-o", read)

@@ -106,7 +106,7 @@ def test_part_of_a_slice_is_refused_by_launchers():
             "skypilot",
             "2*v5p:4x8x16",
             {"replica": 2, "fsdp": 512},
-            ["slices 2: it starts one", "none means this shape", "remat none", "zero 1: beside"],
+            ["slices 2: it starts one", "none means this shape", "remat none", "zero 1: with fsdp"],
         ),
     ],
 )

@@ -118,7 +118,7 @@ def test_what_a_script_leaves_to_its_caller_is_asked_for_by_name(script, said):
 def test_flags_that_are_not_read_are_said():
     text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGUMENTS} $MORE\ntorchrun b.py"
     said = unread_notes(text, "megatron")
-    assert any("takes $MORE from its caller: read as empty" in line for line in said)
+    assert any("leaves $MORE to its caller: read as empty" in line for line in said)
     assert any("starts 1 more program" in line for line in said)
 
 

@@ -135,4 +135,4 @@ def test_floor_causes_and_unknown_add_up_to_the_step(label):
     for c in parts.causes:
         assert 0 < c.most <= c.seconds * 1.0001
         assert c.share == pytest.approx(c.seconds / step)
-        assert c.most <= lines[c.where] * 1.0001 or c.name.startswith("memory shared")
+        assert c.most <= lines[c.where] * 1.0001 or c.name.startswith("memory bandwidth shared")

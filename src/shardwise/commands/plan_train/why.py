@@ -146,7 +146,7 @@ def _rules(planning: TrainPlanning) -> Iterator[str]:
         return
     free = f"{100 * request.margin:.3g} % of usable memory free"
     if request.margin == margin.value:
-        free += f", at least what 19 of 20 predictions were short by ({margin.count} runs)"
+        free += f", enough for 19 of 20 predictions ({margin.count} runs)"
     kept = "it leaves" if planning.margin_kept else "no plan leaves"
     yield f"{said}; {kept} {free} (--margin)"
 

@@ -137,8 +137,8 @@ class TrainChoices(HardwareWords):
         "Bytes per chip to stay under, such as 80GiB.", group="Targets"
     )
     margin: float | str | None = option(
-        "Share of usable memory to leave free, if a plan can, such as 10%. Default: 19 of 20 "
-        "predictions for plans like this were short by less.",
+        "Share of usable memory to leave free, if a plan can, such as 10%. Default: enough for 19 "
+        "of 20 predictions of this kind.",
         metavar="SHARE",
         group="Targets",
         meaning="the share of memory that a plan leaves free where one does",

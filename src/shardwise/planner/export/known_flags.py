@@ -201,7 +201,7 @@ def _not_read(text: str, target: str) -> list[str]:
         done = {*read, *idle, jax_trainers.BATCH, jax_trainers.HUB}
         other = {k: value for k, value in given.items() if k not in done}
     said = [
-        f"{key}{'' if value == '' else f' = {shown(value)}'} is not understood, and was ignored"
+        f"{key}{'' if value == '' else f' = {shown(value)}'} is not understood, and was not read"
         for key, value in other.items()
         if key in known
     ]
@@ -242,9 +242,9 @@ def _left_by_script(text: str) -> list[str]:
     if launch is None:
         return []
     names = ", ".join(f"${name}" for name in sorted({*launch.unset} - _OF_SHELL))
-    empty = [f"the script takes {names} from its caller: read as empty"] if names else []
+    empty = [f"the script leaves {names} to its caller: read as empty"] if names else []
     flags = [name for name in _OF_XLA if name in launch.environment and NOTE not in text]
-    empty += [f"{name} is set, and was ignored: XLA is priced as usual" for name in flags]
+    empty += [f"{name} is set, and was not read: XLA is priced as it is set up" for name in flags]
     if not launch.others:
         return empty
     many = f"{launch.others} more program{'s' if launch.others > 1 else ''}"
@@ -284,7 +284,7 @@ def _unknown_flags(text: str, target: str) -> list[str]:
         near = get_close_matches(name, known, n=1, cutoff=0.7)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         version = known_flags()[target]["version"]
-        said.append(f"{target} {version} knows no {shown(name)}, which was ignored{hint}")
+        said.append(f"{target} {version} knows no {shown(name)}, which was not read{hint}")
     return said
 
 

@@ -149,8 +149,8 @@ def check_runs(target: str, obstacles: Sequence[Obstacle]) -> None:
 def heading(kind: str, target: str) -> list[str]:
     """The first comment lines of an export."""
     return [
-        f"# A {kind} plan of shardwise for {target}. The flags are the plan; the lines",
-        "# below hold what no flag can express, and `shardwise export` reads them back.",
+        f"# A {kind} plan of shardwise for {target}. The flags are what counts; the lines",
+        "# below hold what they have no word for and are read back by `shardwise export`.",
     ]
 
 
@@ -269,7 +269,7 @@ def whole(target: str, what: str, number: float) -> int:
     known = abs(number) <= MOST  # nan is not
     if not known or abs(number - round(number)) > 1e-6 * max(1.0, abs(number)) or number < 0.5:
         came = f"{number:g}" if known else f"no number up to {MOST:g}"
-        raise BadRequest(f"{target}: {what} is {came}; make it a whole number from 1")
+        raise BadRequest(f"{target}: {what} comes out as {came}; make it a whole number from 1")
     return round(number)
 
 

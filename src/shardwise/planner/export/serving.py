@@ -226,7 +226,7 @@ def unread_flags(text: str, target: str) -> list[str]:
     words = server_words(programs, text)
     program = next((p for p in programs if p.starts(words)), None)
     return [
-        f"{flag}{'' if value == '' else f' = {shown(value)}'} is not understood, and was ignored"
+        f"{flag}{'' if value == '' else f' = {shown(value)}'} is not understood, and was not read"
         for flag, value in (program.unread(words) if program else {}).items()
     ]
 
@@ -302,10 +302,7 @@ def serves(text: str) -> bool:
 def _remarks(plan: ServePlan, piece: Slice, target: str) -> Iterator[str]:
     """What runs otherwise although every flag is set."""
     if plan.degree("data") * plan.degree("expert") > 1:
-        why = (
-            "the plan shards the tokens of a prompt over data and expert, and the server gives a "
-            "prompt to one rank"
-        )
+        why = "the plan cuts a prompt's tokens over data and expert, the server gives it to one"
         yield unsaid("mesh", dict(plan.mesh), f"{why}; TTFT is longer")
     if target in PROGRAMS and plan.engine in SERVING_SOFTWARE and plan.engine != target:
         title = PROGRAMS[target].title

@@ -10,7 +10,8 @@ the requests, which `row_settings.py` collects. `opening.py` makes an engine of 
 as many pages as `cache_room.py` says; `thread.py` steps one for an event loop. `embedding.py` makes
 vectors of prompts beside it. `slot_engine.py` has the five verbs of the book over an executor,
 without a scheduler. Not here: HTTP (`apps/server/`), text (`runtime/text/`), the choice of what a
-step runs (`scheduling/`), its predicted time (`planner/serve`). Read `core.py` first."""
+step runs (`scheduling/`), its predicted time (`planner/serve`). Read `core.py` first.
+"""
 
 from shardwise.runtime.engine.core import Engine
 from shardwise.runtime.engine.generation import GREEDY, Generation, Sampling

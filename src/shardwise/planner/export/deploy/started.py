@@ -55,7 +55,7 @@ def unnamed(target: str, piece: Slice) -> Iterator[Obstacle]:
     """Chips that the target has no name for."""
     names = exported(target)
     if piece.chip.id not in names:
-        rule = f"it knows {', '.join(names)}"
+        rule = f"it supports {', '.join(names)}"
         remedy = f"plan on {next(iter(names))}"
         yield Obstacle(field="slice", value=str(piece), rule=rule, remedy=remedy)
 
@@ -74,7 +74,7 @@ def chip_fields(target: str, name: str, each: int, hosts: int) -> Fields:
     chips = {text: chip for chip, text in exported(target).items()}
     if name not in chips:
         known = ", ".join(chips)
-        raise BadRequest(f"{target}: no chip is called '{name}'; it knows {known}")
+        raise BadRequest(f"{target}: no chip is called '{name}'; it supports {known}")
     return slice_fields(Slice(chip=load_chip(chips[name]), count=hosts, shape=(each,)))
 
 
