@@ -65,7 +65,7 @@ def test_what_stays_wide_in_a_narrow_recipe_is_named():
     assert rows["bf16"]["components"] == ["attention_core", "lm_head", "router"]
     assert "routed_experts" in rows["nvfp4"]["components"]
     detail = " ".join("\n".join(map(str, found.sections()["detail"])).split())
-    assert "in bf16 stay attention_core, lm_head, router" in detail
+    assert "in bf16: attention_core, lm_head, router" in detail
     assert "of the nvfp4 peak" in " ".join(str(found).split())
 
 

@@ -432,7 +432,7 @@ DEFINITIONS = {
     "holds": f"in {RUNS} runs of {COUNTED:,} requests: at least 95 % within all targets, with 5 % "
     "of them to spare; at least 99 % of requests answered; the wait does not grow",
     "ttft_seconds": "from arrival to the first token, queueing included: 90 % of requests "
-    "are faster, in 98 of 100 runs; lower and upper hold half of published runs",
+    "are faster, in 98 of 100 runs; lower and upper hold 4 of 5 published runs",
     "tpot_seconds": "(E2E - TTFT) / (output tokens - 1), 90 % as above; lower and upper hold 4 of "
     "5 published runs",
     "usd_per_million_tokens": "the hourly cost of all chips over the tokens of an hour at this "

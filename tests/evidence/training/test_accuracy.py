@@ -55,11 +55,11 @@ def everything() -> Validation:
         return validate(read_table(PUBLISHED).rows)
 
 
-B200 = "chip: b200"
 OFF = (
     "huggingface/trl",
     "ibm/fms-fsdp",
     "moorethreads/megatron-lm",
+    pytest.param("nvidia/automodel", marks=UNEXPLAINED),
     pytest.param("pytorch/torchao", marks=UNEXPLAINED),
 )
 """Groups whose median error is `BIASED` or more."""
@@ -185,14 +185,9 @@ def held(everything):
     return {name: share for name, (_, share) in everything.coverage_by_class().items()}
 
 
-def test_ranges_of_every_class_but_one_hold_left_out_runs(held):
+def test_ranges_of_every_class_hold_left_out_runs(held):
     assert len(held) > 20
-    assert {name: x for name, x in held.items() if x < 0.65 and name != B200} == {}
-
-
-@UNEXPLAINED
-def test_ranges_of_a_b200_hold_left_out_runs(held):
-    assert held[B200] >= 0.65
+    assert {name: x for name, x in held.items() if x < 0.65} == {}
 
 
 def test_ranges_of_no_class_hold_nearly_all(everything):

@@ -151,9 +151,9 @@ def _memory(result: ServedPlan, longest: int, parts_of_chip: int) -> list[Fact]:
     kinds |= {"engine": memory.engine} if memory.engine else {}
     parts = ", ".join(f"{kind} {sig(size / 2**30)}" for kind, size in kinds.items())
     of = "chip" if parts_of_chip == 1 else f"device ({parts_of_chip} a chip)"
-    usable = f"{sig(memory.usable / 2**30)} GiB a {of}"
+    usable = f"a {of} has {sig(memory.usable / 2**30)} GiB"
     return [
-        Fact("memory", f"{parts}; the chip has {usable}, servers may take {memory.share:.0%}"),
+        Fact("memory", f"{parts}; {usable}, servers may take {memory.share:.0%}"),
         Fact("cache", cache_line(memory.line_tokens, memory.line_requests, longest)),
         *([Fact("a sequence", f"keeps {memory.sequence}")] if memory.sequence else []),
     ]
