@@ -83,7 +83,7 @@ def test_what_has_no_scope_is_told(sides):
     _, made, exact = sides
     (text,) = scope_sentences(made)
     lost = summed(made, "flops", component="") / summed(made, "flops")
-    assert f"{lost:.1%} of its FLOPs" in text
+    assert f"{lost:.1%} of the FLOPs" in text
     assert lost < 0.3 or exact != DENSE
 
 

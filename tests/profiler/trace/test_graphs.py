@@ -137,7 +137,7 @@ def test_a_graph_that_is_one_event_is_one_row_and_said_so(tmp_path):
     assert not found.silent_ops
     # Without a chip an op has its share by the bytes that it moves.
     plain = sw.profile(capture=trace, hlo=hlo)
-    assert "by the bytes that it moves" in plain.warnings[0]
+    assert "by the bytes that they move" in plain.warnings[0]
     spent = {row.where: row.measured for row in plain.by_class}
     assert sum(spent.values()) == pytest.approx(total)
 
@@ -166,5 +166,5 @@ def test_kernels_are_told_apart(kernels, ops, said):
 
 def test_what_was_switched_off_is_said_with_its_cost():
     (said,) = captured_without([0.010, 0.010, 0.011], [0.012, 0.012])
-    assert "a step takes 12 ms so, 20% longer than the 10 ms with them" in said
+    assert "a step takes 12 ms, 20% longer than the 10 ms with graphs" in said
     assert captured_without([0.01], []) == []  # not a GPU: the program is the same
