@@ -79,6 +79,6 @@ def test_the_list_says_who_asks_each_price(capsys):
     out = flat(run(capsys, "hw", "list")[1])
     for chip in catalogue():
         if chip.price is not None:
-            told = re.search(rf"{chip.price.provider} for ([^;]*)(?:;| no price)", out)
+            told = re.search(rf"{chip.price.provider} for ([^;]*?)(?:;| no price)", out)
             assert told
             assert chip.id in told[1].split(", ")
