@@ -11,4 +11,4 @@ schedule. `trace/` captures and reads profiles,
 
 from shardwise.profiler.child import QUICK_COMPILE, need_libtpu, run_function, run_source
 
-__all__ = ["QUICK_COMPILE", "need_jax", "need_libtpu", "run_function", "run_source"]
+__all__ = ["QUICK_COMPILE", "need_libtpu", "run_function", "run_source"]
