@@ -111,7 +111,7 @@ def test_a_plan_that_does_not_fit_is_followed_by_the_next(capsys, compiler):
     code, page, _ = run(capsys, *compiling(1))
     assert code == 0
     assert seen == ["decode", "decode", "prefill"]  # prefill of what does not fit is not compiled
-    assert "decode does not fit: 1 GiB (1.07 GB) beyond" in page
+    assert "decode does not fit: 1 GiB (1.07 GB) too much" in page
     assert "(best)" in page
     assert "(+10 % against predicted)" in page
     assert dict(asked[0][0].mesh) != dict(asked[1][0].mesh)
@@ -133,7 +133,7 @@ def test_where_none_holds_fits_or_compiles(capsys, compiler):
     said = refused(capsys, compiling(1, "--tpot", "20ms"), code=3)
     assert "none of 1 plan keeps the targets once compiled" in said
     compiler(lambda plan, phase: None)
-    assert "none fits as compiled" in refused(capsys, compiling(1), code=3)
+    assert "none of the first 3 plans fits once compiled" in refused(capsys, compiling(1), code=3)
     compiler(lambda plan, phase: ShardwiseError("it was stopped after 60 s"))
     said = refused(capsys, compiling(1), code=1)
     assert "no plan could be compiled: decode: it was stopped after 60 s" in said

@@ -75,7 +75,7 @@ def test_the_depth_of_guessing_is_searched_and_kept_in_the_plan(tmp_path, capsys
     )
     guesses = load_plan(path).scheduling.guesses
     yields = {2: "2.4", 3: "2.5"}[guesses]
-    sentence = f"guesses {guesses} tokens guessed a step, which yields {yields} in the mean"
+    sentence = f"guesses {guesses} tokens guessed a step, which yields {yields} on average"
     assert sentence in flat(page)
     plan, load = load_plan(path), load_plan(path).scheduling
     assert load.acceptances == (0.8, 0.6, 0.1)

@@ -195,7 +195,7 @@ def test_a_change_of_a_file_that_is_named_is_applied_there(tmp_path):
     found = checked(tmp_path, "trl.sh")
     others = [i for i, change in enumerate(found.changes, 1) if "a/fsdp.yaml" in change.diff]
     assert others
-    with pytest.raises(BadRequest, match=r"is of fsdp\.yaml, which 'trl\.sh' names"):
+    with pytest.raises(BadRequest, match=r"is in fsdp\.yaml, which 'trl\.sh' names"):
         checked(tmp_path, "trl.sh", apply=others[0])
 
 

@@ -78,7 +78,7 @@ def test_a_stack_goes_with_no_program():
         "llama-3-8b", "2*h100:8", software="any", sets={"stack": "fsdp"}, **JOB
     ).best.plan
     assert (best.software, best.stack) == ("any", "fsdp")
-    with pytest.raises(BadRequest, match="sets=stack=fsdp goes with software any"):
+    with pytest.raises(BadRequest, match="sets=stack=fsdp needs software any"):
         sw.plan_train("llama-3-8b", "2*h100:8", sets={"stack": "fsdp"}, **JOB)
 
 
