@@ -83,6 +83,7 @@ def test_each_row_names_what_to_type_for_it():
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="see tests/exempt.toml")
 def test_the_row_of_more_servers_is_what_a_simulation_finds(capsys, tmp_path):
     path = tmp_path / "plan.yaml"
     said(capsys, "plan", "serve", *SMALL, *RATE, "-o", str(path))
