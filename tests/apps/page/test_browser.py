@@ -276,7 +276,8 @@ def test_what_a_view_saves(browser, address, name):
         assert drawing.startswith("<svg")
         assert "var(--" not in drawing
         said = unescape(drawing)
-        assert f">{title}</text>" in said
+        heading = re.findall(r'font-size="14" font-weight="600"[^>]*>([^<]*)</text>', said)
+        assert " ".join(heading) == title, "whole, in as many lines as its width takes"
         for label in tab.locator("figure").first.locator(".legend li").all_inner_texts():
             assert name in PLAYED or f">{label.strip()}</text>" in said
         assert saved(tab, f"PNG: {title}").read_bytes().startswith(b"\x89PNG")
