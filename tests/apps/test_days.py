@@ -47,7 +47,8 @@ def test_chips_that_the_cheapest_plan_leaves_idle_are_told_with_what_the_others_
 def test_the_fewest_chips_are_claimed_for_the_program_that_was_searched():
     words = ("--remat", "block", "--tokens", "200B", "--on", "v5p", "--days", "15")
     notes = answer(*JOB, *words, "--for", "jax")["notes"]
-    assert any("that meets the deadline and runs in JAX (shardwise train), of" in line for line in notes)
+    said = "that meets the deadline and runs in JAX (shardwise train), of"
+    assert any(said in line for line in notes)
 
 
 @pytest.mark.slow
