@@ -31,6 +31,7 @@ from shardwise.roofline import stack_names
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 from fit.spread import BIASED, coverage, fewer, score_groups
 
+ROOT = Path(__file__).parents[3]
 SOURCES = (
     "mosaicml-llm-foundry",
     "nanotron-ultrascale",
@@ -136,6 +137,15 @@ def test_publishers_whom_no_constant_knows(everything, found):
 
 def test_the_90th_percentile(found):
     assert found.summary.p90_abs_error <= 0.32
+
+
+def test_the_readme_says_so(everything):
+    of, flat = everything.summary, everything.constant_mfu()
+    cells = (of.median_abs_error, of.p90_abs_error, flat.median_abs_error, flat.p90_abs_error)
+    error, tail, mfu, mfu_tail = (100 * cell for cell in cells)
+    said = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"| {of.n} | {error:.1f} % | {tail:.0f} % | {mfu:.0f} %, {mfu_tail:.0f} % |\n" in said
+    assert f"The ranges held {100 * everything.coverage():.0f} % of the {of.n} runs" in said
 
 
 def test_it_leans_neither_way(found):

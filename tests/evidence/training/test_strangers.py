@@ -13,6 +13,7 @@ from shardwise.evidence.training.validate import validate
 
 pytestmark = pytest.mark.usefixtures("answers_kept")
 
+ROOT = Path(__file__).parents[3]
 FIRST, SECOND, THIRD = (
     Path(__file__).parent / "data" / name
     for name in ("strangers.csv", "strangers_2026.csv", "strangers_further.csv")
@@ -113,3 +114,11 @@ def test_the_third_are_within_14_percent_in_the_median(third):
 
 def test_the_third_lie_in_their_ranges(third):
     assert 0.7 <= inside(third) <= 0.9
+
+
+def test_the_readme_says_so(third):
+    found = third.summary
+    errors = f"| {found.n} | {100 * error(third):.0f} % | {100 * found.p90_abs_error:.0f} % | |"
+    said = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"| training step time, publishers new to shardwise {errors}\n" in said
+    assert f"and {100 * inside(third):.0f} % of {found.n} runs of publishers new" in said
