@@ -82,17 +82,27 @@ def test_each_row_names_what_to_type_for_it():
             assert dollars == pytest.approx(row["usd_per_million_tokens"], rel=1e-6)
 
 
+BUSY = ("--model", "llama-3-8b", "--on", "h100", "--input", "512", "--output", "32")
+BUSY += ("--tpot", "12ms", "--rate", "150")
+FREE = BUSY[:-2]
+
+
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="see tests/exempt.toml")
-def test_the_row_of_more_servers_is_what_a_simulation_finds(capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [((*SMALL, *RATE), "more"), (FREE, "more"), (BUSY, "fewer"), (BUSY, "more")],
+)
+def test_a_row_of_more_or_fewer_servers_is_what_its_simulation_finds(capsys, tmp_path, words, name):
+    """On the edge of a queue a rate holds by luck: two searches that try other rates end 5 % apart.
+    A row and its command ask for one search, so they say one rate."""
     path = tmp_path / "plan.yaml"
-    said(capsys, "plan", "serve", *SMALL, *RATE, "-o", str(path))
-    (row,) = (r for r in found(*SMALL, *RATE)["result"]["instead"] if r["name"] == "more")
+    said(capsys, "plan", "serve", *words, "-o", str(path))
+    (row,) = (r for r in found(*words)["result"]["instead"] if r["name"] == name)
     verb, *options = row["option"].split()
     out, _, code = said(capsys, verb, str(path), *options, "--json")
     assert code == 0
     rate = json.loads(out)["result"]["largest_rate"]
-    assert rate == pytest.approx(row["requests_per_second"], rel=0.05)
+    assert rate == pytest.approx(row["requests_per_second"], rel=1e-9 if name == "more" else 0.05)
 
 
 @pytest.mark.slow

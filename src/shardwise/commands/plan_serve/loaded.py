@@ -26,7 +26,7 @@ from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.figures import RunFigures
 from shardwise.planner.simulate.metrics import Objectives, over_time, summary
-from shardwise.planner.simulate.rates import about_rate, largest_rate
+from shardwise.planner.simulate.rates import about_rate, rate_from
 from shardwise.planner.simulate.replays import Replay
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.steady import (
@@ -204,12 +204,11 @@ def _largest(
 ) -> Held:
     """The largest rate that holds, looked for near `rate` where one is given."""
     steps = iter(range(1, 1000))
-    near = about_rate(fleet, demand, objectives, rate or guessed_rate(fleet, demand))
-    held = near and largest_rate(
+    held = rate_from(
         fleet,
         demand,
         objectives,
-        near.rate,
+        rate or guessed_rate(fleet, demand),
         progress=lambda: progress(next(steps), 0) if progress else None,
     )
     if held is None:

@@ -1,29 +1,50 @@
 """What else would serve a load: fewer or more chips, other dtypes, pools and chips, as rows; and
 the front of speed and cost.
 
-Rows are closed forms, corrected by what the simulation made of the answer's own. A row keeps the
-targets; nothing here was simulated. Each names the options of the command that simulates it.
+Rows are what short runs say (`simulated`, quick), of other chips checked by full ones; one server
+less and one more are searched as `simulate --find-rate` does. Points of the front are closed forms,
+corrected by what the simulation made of the answer's own. Each row names the options of the command
+that simulates it in full.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import heapify, heappop, heappush
 from math import ceil, inf
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice
+from shardwise.models import params_text
+from shardwise.models.components import CORE
+from shardwise.models.flops import flops_by_component
 from shardwise.planner.serve.choices import candidate_slices, parts_of, smaller_dtypes
-from shardwise.planner.serve.fleet import Fleet, ranked, search_fleets, trade_off
+from shardwise.planner.serve.fleet import Fleet, FleetSearch, ranked, search_fleets, trade_off
 from shardwise.planner.serve.memory import stored_bytes
-from shardwise.planner.serve.replica import fleet_of
+from shardwise.planner.serve.replica import averaged, fleet_of
 from shardwise.planner.serve.request import ServeRequest
-from shardwise.planner.serve.served import Serving
-from shardwise.planner.simulate.rates import about_rate
+from shardwise.planner.serve.served import (
+    Served,
+    Serving,
+    confirmed,
+    contender,
+    more_servers,
+    simulated,
+)
+from shardwise.planner.simulate.rates import briefly, rate_from
+from shardwise.planner.simulate.steady import hold
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.units import sig
 
 MOST_CORRECTION = 1.25
 """By which a closed form is corrected at most; beyond it another plan is no guide (ours)."""
+
+_OFF = 1.1
+"""By which a closed form asks for too many servers, beside one that is not full (ours)."""
+
+_SURE = 1.25
+"""What short runs hold beyond a rate for it to hold in full ones: over these they promise less than
+1.255 times as much in 19 of 20 (docs/lab/page.md)."""
 
 _OTHER_CHIPS = 2
 """At most this many other chips are suggested, cheapest first."""
@@ -92,38 +113,59 @@ def correction(serving: Serving) -> float:
 def _searched(
     serving: Serving, request: ServeRequest, name: str, note: str, option: str
 ) -> Iterator[Alternative]:
-    """The cheapest fleet of a changed request, if any keeps the targets."""
-    factor = correction(serving)
-    asked = replace(request, rate=request.rate / factor)
+    """The cheapest fleet of a changed request by short runs, if any keeps the targets."""
+    searched = _search(request)
+    found = None
+    if searched is not None:
+        found, _ = simulated(searched, serving.served.demand, quick=True)
+    if found is not None:
+        yield _simulated_row(*found, name, note, option)
+
+
+def _search(request: ServeRequest) -> FleetSearch | None:
+    """The closed forms of a request; None where nothing fits."""
     try:
-        best = search_fleets(asked).best
+        searched = search_fleets(request)
     except NoFeasiblePlan:
-        return
-    except ValueError:  # no column at all
-        return
-    if best.meets(asked.within):
-        yield _row(serving, best, name, note, option, request.rate or best.rate * factor)
+        return None
+    return searched if searched.grids else None
 
 
-def _row(
-    serving: Serving, fleet: Fleet, name: str, note: str, option: str, rate: float
-) -> Alternative:
-    price, demand = fleet.piece.chip.price, serving.served.demand
-    chips = fleet.chips_with(serving.request.spare)
-    hour = None if price is None else chips * price.usd_per_chip_hour
-    tokens = rate * 3600 * (demand.prompt + demand.output)
+def _checked(found: Served) -> Served:
+    """Servers that short runs found, by full ones where they are near their edge; with as many more
+    as these ask for, which nothing simulates, where they do not hold."""
+    fleet = averaged(fleet_of(found.plan.worst, found.cfg, found.piece, found.prefill_piece))
+    demand, rate, goal = found.demand, found.rate, found.held.goal
+    if briefly(fleet, demand, _SURE * rate, goal).kept:
+        return found
+    held = hold(fleet, demand, rate, goal)
+    if held.kept:
+        return replace(found, held=held)
+    return replace(found, plan=more_servers(found.plan, held, goal))
+
+
+def _least_hour(fleet: Fleet) -> float:
+    """Dollars per hour of the fewest servers that short runs may find; 0 without a price."""
+    price = fleet.piece.chip.price
+    fewer = (fleet.chips - fleet.server.chips) / _OFF
+    return 0.0 if price is None else max(fewer, fleet.server.chips) * price.usd_per_chip_hour
+
+
+def _simulated_row(served: Served, fleet: Fleet, name: str, note: str, option: str) -> Alternative:
+    """A row of what was simulated."""
+    ttft, tpot, _ = served.held.times
     return Alternative(
         name=name,
         note=note,
         option=option,
         servers=str(fleet),
-        chips=chips,
-        rate=rate,
-        usd_per_hour=hour,
-        usd_per_million=None if hour is None else 1e6 * hour / tokens,
-        provider=price and price.provider,
-        ttft=fleet.ttft,
-        tpot=fleet.tpot,
+        chips=served.chips,
+        rate=served.rate,
+        usd_per_hour=served.usd_per_hour,
+        usd_per_million=served.usd_per_million["all"],
+        provider=served.piece.chip.price and served.piece.chip.price.provider,
+        ttft=ttft,
+        tpot=tpot,
     )
 
 
@@ -147,8 +189,11 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
         good = ranked(serving.searched, request.within)
         fewer = [fleet for fleet in good if fleet.chips < served.chips]
         if fewer and fewer[0].meets(request.within):
-            rate = fewer[0].rate * correction(serving)
-            yield _row(serving, fewer[0], "fewer", "", f"--max-chips {fewer[0].chips}", rate)
+            one = contender(request, fewer[0], served.demand)
+            found = one and confirmed(one, served.demand, quick=True)
+            if found:
+                option = f"--max-chips {fewer[0].chips}"
+                yield _simulated_row(found, fewer[0], "fewer", "", option)
         yield from _replicas(serving, fewer=False)
 
 
@@ -187,8 +232,7 @@ def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
         chips, rate = each * replicas, 0.0
         if replicas > spare:
             fleet = replace(whole, pool=replace(whole.pool, replicas=replicas - spare))
-            guess = served.rate / (plan.replicas - spare) * (replicas - spare)
-            held = about_rate(fleet, demand, served.held.goal, guess, waits=True)
+            held = rate_from(fleet, demand, served.held.goal, served.rate)
             rate = 0.0 if held is None else held.rate
             rate = min(rate, _LESS * served.rate) if name == "fewer" else rate
         if rate:
@@ -213,9 +257,9 @@ _LESS = 0.98
 
 def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
     """The cheapest on the other chips that compute in the same dtypes, for the same load; cards
-    without peer-to-peer are suggested to those who have such cards. Chips are searched from that
-    whose weights alone cost least, up to those that by this cannot be among the cheapest."""
-    found: list[tuple[float, int, Alternative]] = []
+    without peer-to-peer are suggested to those who have such cards. What may be cheapest is looked
+    at first, from what it costs at least: by its weights and FLOPs, then by closed forms, then by
+    short runs, and at last by full ones."""
     own, rate = serving.served.piece.chip, serving.served.rate
     wanted = {dtypes.compute for dtypes in serving.request.dtypes}
     alike = [
@@ -223,28 +267,62 @@ def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
         for chip in filter(serving.request.software.runs_on, others)
         if wanted <= {*chip.peak_flops} and (own.through_host or not chip.through_host)
     ]
-    order = sorted((_least_usd(serving, chip), place) for place, chip in enumerate(alike))
-    for least, place in order:
+    rows: list[Alternative] = []
+    waiting: list[tuple[float, int, FleetSearch | tuple[Served, Fleet] | Alternative | None]] = [
+        (_least_usd(serving, chip), place, None) for place, chip in enumerate(alike)
+    ]
+    heapify(waiting)
+    while waiting and len(rows) < _OTHER_CHIPS:
+        least, place, found = heappop(waiting)
         chip = alike[place]
-        if len(found) >= _OTHER_CHIPS and least > sorted(found)[_OTHER_CHIPS - 1][0]:
-            break
-        request = serving.request.on(candidate_slices(chip))
-        free = replace(request, fill=False, max_chips=inf, rate=rate)
-        option = _anywhere(serving, chip).strip()
-        for row in _searched(serving, free, chip.id, "", option):
-            if row.usd_per_hour is not None:
-                found.append((row.usd_per_hour, place, row))
-    return [row for _, _, row in sorted(found)[:_OTHER_CHIPS]]
+        if isinstance(found, Alternative):
+            rows.append(found)
+        elif isinstance(found, tuple):
+            option = _anywhere(serving, chip).strip()
+            row = _simulated_row(_checked(found[0]), found[1], chip.id, "", option)
+            heappush(waiting, (row.usd_per_hour or inf, place, row))
+        elif found is not None:
+            one, _ = simulated(found, serving.served.demand, quick=True)
+            if one is not None:
+                heappush(waiting, (one[0].usd_per_hour or inf, place, one))
+        else:
+            request = serving.request.on(candidate_slices(chip))
+            searched = _search(replace(request, fill=False, max_chips=inf, rate=rate))
+            if searched is not None:
+                heappush(waiting, (max(least, _least_hour(searched.best)), place, searched))
+    return rows
 
 
 def _least_usd(serving: Serving, chip: Chip) -> float:
-    """Dollars per hour of chips that hold the weights and no more; endless without a price."""
+    """Dollars per hour of chips that hold the weights and multiply at their peak, and no more;
+    endless without a price."""
+    if chip.price is None:
+        return inf
     memory = max(chip.hbm_bytes or 0.0, chip.hbm_usable_bytes or 0.0)
-    if chip.price is None or not memory:
-        return inf if chip.price is None else chip.price.usd_per_chip_hour
-    request = serving.request
-    weights = min(map(partial(stored_bytes, request.cfg), request.dtypes))
-    return ceil(weights / memory) * chip.price.usd_per_chip_hour
+    weights = min(map(partial(stored_bytes, serving.request.cfg), serving.request.dtypes))
+    chips = weights / memory if memory else 1.0
+    chips = max(chips, _least_flops(serving) / _peak(serving.request, chip))
+    return ceil(chips) * chip.price.usd_per_chip_hour
+
+
+_WIDE = 1.9
+"""Bytes per parameter above which all but a few weights multiply in the dtype of activations."""
+
+
+def _peak(request: ServeRequest, chip: Chip) -> float:
+    """FLOP/s of a chip that no server exceeds: of weights of few bytes those of any dtype."""
+    stored = min(map(partial(stored_bytes, request.cfg), request.dtypes))
+    if stored <= _WIDE * params_text(request.cfg):
+        return max(chip.peak_flops.values())
+    return max(chip.peak_flops[dtypes.compute] for dtypes in request.dtypes)
+
+
+def _least_flops(serving: Serving) -> float:
+    """FLOP/s that the load takes of any servers: each token of a prompt, and of an answer but for
+    the last, goes through all layers once; logits and attention are not counted."""
+    demand, found = serving.served.demand, flops_by_component(serving.request.cfg, 1.0)
+    each = sum(float(n) for name, n in found.items() if name not in ("lm_head", "mtp", CORE))
+    return serving.served.rate * (demand.fresh + demand.output - 1) * each
 
 
 def _dtypes_text(small: ServeDtypes, request: ServeRequest) -> str:
@@ -273,23 +351,31 @@ def serving_front(serving: Serving) -> list[Alternative]:
         and fleet.tpot < tpot
         and fleet.chips / (fleet.rate * factor) > cost
     ]
-    rows = [_row(serving, fleet, "", "", "", fleet.rate * factor) for fleet in points]
+    rows = [_closed_row(serving, fleet, fleet.rate * factor) for fleet in points]
     return [*rows, answer_row(serving)]
+
+
+def _closed_row(serving: Serving, fleet: Fleet, rate: float) -> Alternative:
+    """A row of a closed form."""
+    price, demand = fleet.piece.chip.price, serving.served.demand
+    chips = fleet.chips_with(serving.request.spare)
+    hour = None if price is None else chips * price.usd_per_chip_hour
+    tokens = rate * 3600 * (demand.prompt + demand.output)
+    return Alternative(
+        name="",
+        note="",
+        option="",
+        servers=str(fleet),
+        chips=chips,
+        rate=rate,
+        usd_per_hour=hour,
+        usd_per_million=None if hour is None else 1e6 * hour / tokens,
+        provider=price and price.provider,
+        ttft=fleet.ttft,
+        tpot=fleet.tpot,
+    )
 
 
 def answer_row(serving: Serving) -> Alternative:
     """The answer itself, beside the others."""
-    served = serving.served
-    return Alternative(
-        name="this",
-        note="",
-        option="",
-        servers=str(serving.fleet),
-        chips=served.chips,
-        rate=served.rate,
-        usd_per_hour=served.usd_per_hour,
-        usd_per_million=served.usd_per_million["all"],
-        provider=served.piece.chip.price and served.piece.chip.price.provider,
-        ttft=served.held.times[0],
-        tpot=served.held.times[1],
-    )
+    return _simulated_row(serving.served, serving.fleet, "this", "", "")

@@ -15,12 +15,7 @@ from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.serve.answer import MILLION
-from shardwise.planner.serve.fleet import (
-    Fleet,
-    FleetSearch,
-    ranked,
-    search_fleets,
-)
+from shardwise.planner.serve.fleet import Fleet, FleetSearch, ranked, search_fleets
 from shardwise.planner.serve.planning import nothing_found
 from shardwise.planner.serve.replica import averaged, fleet_of, scaled
 from shardwise.planner.serve.request import ServeRequest
@@ -207,6 +202,26 @@ def _cheapest(
 ) -> Serving:
     searched = search_fleets(request)
     progress()
+    best, count = simulated(searched, demand, trace=trace, progress=progress, quick=quick)
+    if best is None and anyway and searched.grids:
+        fleet = searched.best
+        best = (as_planned(request, fleet, demand, trace), fleet)
+    if best is None:
+        raise nothing_found(searched)
+    return Serving(searched=searched, served=best[0], fleet=best[1], simulated=count)
+
+
+def simulated(
+    searched: FleetSearch,
+    demand: Demand,
+    *,
+    trace: str | None = None,
+    progress: Callable[[], None] = lambda: None,
+    quick: bool = False,
+) -> tuple[tuple[Served, Fleet] | None, int]:
+    """The cheapest of a search's fleets that holds, if one does, with its closed form; and how many
+    were simulated. All by short runs if `quick`."""
+    request = searched.request
     best: tuple[Served, Fleet] | None = None
     count = 0
     for some in _bunches(contenders(searched), request.spare):
@@ -220,12 +235,7 @@ def _cheapest(
                     best = (served, one.fleet)
         if best is not None:
             break
-    if best is None and anyway and searched.grids:
-        fleet = searched.best
-        best = (as_planned(request, fleet, demand, trace), fleet)
-    if best is None:
-        raise nothing_found(searched)
-    return Serving(searched=searched, served=best[0], fleet=best[1], simulated=count)
+    return best, count
 
 
 def _bunches(fleets: Iterable[Fleet], spare: int) -> Iterator[list[Fleet]]:
@@ -429,7 +439,7 @@ def _fewest(
 
     plan = found.plan
     while not held(plan).kept:
-        plan = _more(plan, held(plan), request.goal)
+        plan = more_servers(plan, held(plan), request.goal)
         if len(tried) == _TRIES or _beyond(request, plan, found.pieces):
             return None
     for pool in ("replicas", "prefill_replicas"):
@@ -452,7 +462,7 @@ def _sized(fleet: SimulatedFleet, replicas: int, prefills: int) -> SimulatedFlee
     return replace(fleet, pool=replace(fleet.pool, replicas=replicas), prefill=prefill)
 
 
-def _more(plan: ServePlan, held: Held, goal: Objectives) -> ServePlan:
+def more_servers(plan: ServePlan, held: Held, goal: Objectives) -> ServePlan:
     """More servers, of two pools of the one whose time is missed."""
     times = held.runs[-1].percentiles(0.95)
     late, slow = float(times[0] / goal.ttft), float(times[1] / goal.tpot)
