@@ -83,6 +83,12 @@ class Slice:
         return self.chips * self.chip.jax_devices_per_chip
 
     @property
+    def chips_text(self) -> str:
+        """How many chips, and where a mesh counts more devices than chips, how many each has."""
+        each = self.chip.jax_devices_per_chip
+        return many(self.chips, "chip") + (f" of {each} devices" if each > 1 else "")
+
+    @property
     def hosts(self) -> int:
         return self.count * math.ceil(self.chips_each / self.chip.chips_per_host)
 

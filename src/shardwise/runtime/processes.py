@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 import jax
 
@@ -53,6 +55,21 @@ def detected(environment: Mapping[str, str] | None = None) -> bool:
     several = any(env.get(name, "1").isdigit() and int(env.get(name, "1")) > 1 for name in counted)
     hosts = env.get("TPU_WORKER_HOSTNAMES", "").count(",") > 0
     return several or hosts or "JAX_COORDINATOR_ADDRESS" in env
+
+
+def use_devices(cpu_devices: int | None) -> None:
+    """Run on so many virtual CPU devices, or on what is here; before JAX is first used.
+
+    Where there is neither a TPU (JAX's import says so by TPU_SKIP_MDS_QUERY) nor another
+    accelerator, only CPUs are left: libtpu would log a page of errors before it gives up.
+    """
+    if cpu_devices is not None:
+        use_cpu(cpu_devices)
+        return
+    others = find_spec("jax_plugins") or any(Path("/dev").glob("nvidia*"))
+    chosen = jax.config.read("jax_platforms")
+    if "TPU_SKIP_MDS_QUERY" in os.environ and not others and not chosen:
+        jax.config.update("jax_platforms", "cpu")
 
 
 def use_cpu(devices: int) -> None:

@@ -24,7 +24,7 @@ from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.results.train import ClosePlan
 from shardwise.roofline.resolution import read_resolution
-from shardwise.units import format_seconds, many, sig
+from shardwise.units import format_seconds, gib, many
 
 _TITLES = {c.field: c.title for c in CHOICES}
 _MOST_AXES = 3
@@ -197,7 +197,7 @@ def _named(choice: str, plan: TrainPlan) -> str:
 
 
 def _gib(answer: TrainAnswer) -> str:
-    return f"{sig(answer.peak_bytes_per_chip / 2**30)} GiB"
+    return gib(answer.peak_bytes_per_chip)
 
 
 def close_table(planning: TrainPlanning, close: Sequence[TrainAnswer]) -> Page:
