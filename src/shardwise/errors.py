@@ -168,7 +168,7 @@ def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> Bad
     elif len(names) <= 12:
         hint = "known: " + ", ".join(names)
     else:
-        hint = "nothing known is spelt like it"
+        hint = "no known name is similar"
     return BadRequest(f"unknown {kind} {shown(name)}; {hint}" + (f" ({remedy})" if remedy else ""))
 
 

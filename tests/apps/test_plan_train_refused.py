@@ -32,12 +32,12 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"expert_imbalance": "1.2"}, "--expert-imbalance needs routed experts, and llama"),
         ({"expert_imbalance": "0.5", "model": "mixtral-8x7b"}, "--expert-imbalance 0.5 is below 1"),
         # Slices.
-        ({"on": "v5p:3x3x3"}, "'v5p:3x3x3' is no slice of v5p, whose slices are 2x2x1"),
-        ({"on": "v5e:3x3"}, "'v5e:3x3' is no slice of v5e"),
-        ({"on": "v5e:4x4x4"}, "'v5e:4x4x4' is no slice of v5e"),
+        ({"on": "v5p:3x3x3"}, "'v5p:3x3x3' is not a slice of v5p, whose slices are 2x2x1"),
+        ({"on": "v5e:3x3"}, "'v5e:3x3' is not a slice of v5e"),
+        ({"on": "v5e:4x4x4"}, "'v5e:4x4x4' is not a slice of v5e"),
         ({"on": "h100:9"}, "h100 joins at most 8 chips in one domain"),
         ({"on": "0*v5p:4x4x4"}, "the count 0 must be 1 or more"),
-        ({"on": "v5e:0x4"}, "a size of 0 is no slice"),
+        ({"on": "v5e:0x4"}, "a size of 0 is not a slice"),
         ({"on": "v5e:-4x4"}, "is not of the form COUNT*CHIP:SHAPE"),
         ({"on": ""}, "slice '' is not of the form COUNT*CHIP:SHAPE"),
         ({"on": "99999999*v5e:4x4"}, "at most 10,000,000 make sense"),
@@ -84,7 +84,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         # Shares, lengths of runs, sizes.
         *[({"mfu": n, "tokens": "1T"}, f"--mfu '{n}' is outside 0..100%") for n in ("400%", "0")],
         *[
-            ({"mfu": n, "tokens": "1T"}, f"--mfu '{n}' is no share; write it")
+            ({"mfu": n, "tokens": "1T"}, f"--mfu '{n}' is not a share; write it")
             for n in ("nan", "half")
         ],
         ({"mfu": "40%"}, "--mfu changes only the days of a run; give --tokens too"),
@@ -189,7 +189,7 @@ def test_a_config_cut_off_at_any_place(capsys, tmp_path):
     for end in (0, 1, 30, len(text) // 2, len(text) - 1):
         path.write_text(text[:end])
         said = refused(capsys, small(model=str(path)))
-        assert "is no JSON at" in said
+        assert "is not JSON at" in said
         assert "fetch the model's config.json again" in said
 
 

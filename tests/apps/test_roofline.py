@@ -188,7 +188,7 @@ def test_a_time_above_the_roofline_is_an_error_of_measurement(capsys):
     small = ("--on", "h100", "--matmul", "16x4096x4096", "--measured", "4us")
     assert "bytes that stay in the chip's cache" in result_of(capsys, *small)["warnings"][0]
     boost = result_of(capsys, *H100, "--measured", "1.08ms")
-    assert "a clock above that of the peak" in boost["warnings"][0]
+    assert "a clock above the one behind the peak" in boost["warnings"][0]
 
 
 def test_a_small_product_takes_the_start_of_its_kernel(capsys):

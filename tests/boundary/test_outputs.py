@@ -50,7 +50,7 @@ def test_an_input_is_never_an_output(file, force):
     hard = file.with_name("hard.yaml")
     os.link(file, hard)
     for output in (file, link, hard, file.parent / "." / file.name):
-        with pytest.raises(BadRequest, match="is what the command reads; name another file"):
+        with pytest.raises(BadRequest, match="is an input of the command; name another file"):
             check_output(output, "-o", force=force, inputs=[None, file])
 
 

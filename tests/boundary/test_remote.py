@@ -151,7 +151,7 @@ def test_a_key_that_is_told_back_is_not_printed(capsys):
 )
 def test_what_is_no_address_is_refused(capsys, address, reason):
     said = refused(capsys, [*BENCH, "--endpoint", address])
-    assert "is no address of a server" in said
+    assert "is not an address of a server" in said
     assert reason in said
     assert "s3cret" not in said
 

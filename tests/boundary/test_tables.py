@@ -23,7 +23,7 @@ def test_a_table_is_read_with_its_lines():
         ("a,b\n1,2\n1,2,3\n", "it, line 3: it has 3 cells, the header 2"),
         ("a,a\n", "it names the column 'a' twice; keep one"),
         ("a,c\n", "it lacks the column(s) b; it has 'a', 'c'"),
-        ('a,b\n1,"2\n', "it, line 2 is no CSV"),
+        ('a,b\n1,"2\n', "it, line 2 is not CSV"),
         ('a,b\n1,"2\n' + "x\n" * 100_000, "over 131,072 characters (an open quote?)"),
         (f"a,b\n1,{'x' * 131_073}", "over 131,072 characters"),
         ("a,b\n" + "1,2\n" * 500_001, "more than the 500,000 lines that are read"),

@@ -102,10 +102,10 @@ def test_without_architectures_the_model_type_decides():
 def test_truncated_file(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(llama(), indent=2)[:150])
-    with pytest.raises(BadRequest, match=r"config.json' is no JSON at line \d+.*again"):
+    with pytest.raises(BadRequest, match=r"config.json' is not JSON at line \d+.*again"):
         load_model(file)
     file.write_text("")
-    with pytest.raises(BadRequest, match="is no JSON at column 1"):
+    with pytest.raises(BadRequest, match="is not JSON at column 1"):
         load_model(str(file))
     file.write_bytes(b"\xff\xfe{}")
     with pytest.raises(BadRequest, match="is not text in UTF-8 but in UTF-16"):

@@ -234,7 +234,7 @@ def test_names_of_the_family_are_suggested_first(word, first):
 
 
 def test_nothing_is_suggested_that_is_not_alike():
-    with pytest.raises(BadRequest, match="nothing known is spelt like it"):
+    with pytest.raises(BadRequest, match="no known name is similar"):
         load_model("rwkv-6-7b")
 
 

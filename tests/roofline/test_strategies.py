@@ -36,13 +36,13 @@ def test_every_strategy_has_three_ordered_times(text, mesh, on):
     assert expected == pytest.approx(sorted(expected))
     for p in ranking.strategies:
         assert p.estimate.lower <= p.estimate.expected <= p.estimate.upper
-    assert " binds: at peak rates it alone takes " in ranking.reasons[0]
+    assert " at peak rates, of " in ranking.reasons[0]
 
 
 def test_the_reasons_name_the_next_best():
     ranking = ranked(*CASES[0])
     assert ranking.best.summary == "AllGather_X(B); AllGather_X(B) as collective matmul"
-    assert ranking.reasons[0].startswith("net:X binds")
+    assert ranking.reasons[0].startswith("net:X is the bound: ")
     assert ranking.reasons[1].startswith("next best, ")
     assert "AllGather_X(B)" in ranking.reasons[1]
 

@@ -57,7 +57,7 @@ def test_a_header_that_is_not_true_is_refused(tmp_path, header, said):
     path = put(tmp_path, header)
     with pytest.raises(BadRequest) as raised:
         read_folder(tmp_path)
-    assert str(raised.value).startswith(f"{path}: not a whole safetensors file (")
+    assert str(raised.value).startswith(f"{path}: not a complete safetensors file (")
     assert said in str(raised.value)
     assert "; fetch it again" in str(raised.value)
 

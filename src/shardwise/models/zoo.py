@@ -56,7 +56,7 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     if found.parent == DATA and not family:
         return _from_zoo(found, word)
     if found.parent == DATA:
-        raise BadRequest(f"model {shown(word)} is in the zoo; leave out its family, {family}")
+        raise BadRequest(f"model {shown(word)} is in the zoo; leave out the family {family}")
     return read_config(found, family)
 
 
@@ -89,7 +89,9 @@ def with_families(names: Sequence[str], family: str | None) -> list[str]:
         return list(names)
     unread = [name for name in names if _find(split_family(name)[0]).parent != DATA]
     if not unread:
-        raise BadRequest(f"--as {family} is for a config.json, and all these are in the zoo")
+        raise BadRequest(
+            f"--as {family} applies to a config.json, and all these models are in the zoo"
+        )
     return [str(with_family(name, family)) if name in unread else name for name in names]
 
 
@@ -141,7 +143,7 @@ def _find(name_or_path: str | Path) -> Path:
     if is_file(path):
         return path
     if path.suffix == ".json" or text.startswith((".", "/")):
-        raise BadRequest(f"there is no file {shown(text)}; give a config.json or a zoo name")
+        raise BadRequest(f"the file {shown(text)} does not exist; give a config.json or a zoo name")
     if (meant := spelling.meant(text)) is not None:
         return DATA / f"{meant.model}.json"
     raise spelling.unknown_model(text)

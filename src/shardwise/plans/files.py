@@ -87,7 +87,7 @@ def read_values(
     remedy = "`shardwise plan train` and `plan serve` write one with -o FILE"
     data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
-        raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
+        raise BadRequest(f"'{path}' is not a plan: it holds no mapping of keys to values")
     return _of_family(_beside(changed(data, overrides or {}, str(path)), path), family)
 
 

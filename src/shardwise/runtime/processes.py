@@ -90,7 +90,7 @@ FULL = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY", "out of memory")
 def use_memory(share: float) -> None:
     """Take so much of each card's memory; before JAX is first used."""
     if not 0 < share <= 1:
-        raise BadRequest(f"--memory-share is {share:g}; it is a share, above 0 and at most 1")
+        raise BadRequest(f"--memory-share is {share:g}; it must be above 0 and at most 1")
     os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its former name, refused beside it
     os.environ[SHARE] = f"{share:g}"
 
@@ -105,10 +105,10 @@ def within_memory() -> Iterator[None]:
         if not any(word in said for word in FULL):
             raise
         raise BadRequest(
-            "the device has not the memory for this: JAX takes 75 % of a card unless told "
+            "the device is out of memory: JAX takes 75 % of a card unless told "
             "otherwise, and another process may hold the rest. Give each process its part with "
-            "--memory-share 0.4, or ask for fewer --kv-tokens or narrower --weights; the "
-            f"device said: {' '.join(said.split())[:300]}"
+            "--memory-share 0.4, or ask for fewer --kv-tokens or narrower --weights; the device "
+            "reported: {' '.join(said.split())[:300]}"
         ) from None
 
 

@@ -172,7 +172,7 @@ def test_what_xpk_is_told_to_run_is_read():
 
 def test_a_recipe_of_adapters_is_told_to_be_read_as_one_of_all_parameters():
     text = BRIDGE.replace("_pretrain_", "_peft_")
-    said = "llama3_8b_peft_config trains adapters: it is read as training all parameters"
+    said = "llama3_8b_peft_config trains adapters: read as training all parameters"
     assert said in unread_notes(text, "megatron")
     assert said not in unread_notes(BRIDGE, "megatron")
 

@@ -153,7 +153,10 @@ def test_maxtext_s_other_policies_are_read(policy):
     ("changes", "said"),
     [
         ({}, "the file says of no tensor where it goes"),
-        ({"mla_q": "device", "out_proj": "device"}, "mla_q is device; of tensors a plan can place"),
+        (
+            {"mla_q": "device", "out_proj": "device"},
+            "mla_q is device; a plan can place only the tensors",
+        ),
         (
             {"query_proj": "device", "key_proj": "remat"},
             "query_proj, key_proj are not placed alike",

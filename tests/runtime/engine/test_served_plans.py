@@ -87,7 +87,7 @@ def test_plans_that_cannot_be_served_here_are_refused(checkpoint, tmp_path, caps
     assert "unknown value of --kv 'int4'" in said("--kv", "int4")
     mesh = "mesh data=2 x tensor=4 has 8 devices and its slice v5e:2x2 4"
     assert mesh in said(mesh={"data": 2, "tensor": 4})
-    assert "is no plan's file" in refused(
+    assert "is not a plan's file" in refused(
         capsys, ["serve", checkpoint, "--port", 0, "--model", checkpoint]
     )
     assert "has no tokenizer.json" in said("--model", str(tmp_path))

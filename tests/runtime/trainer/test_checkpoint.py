@@ -202,7 +202,7 @@ def test_a_manifest_that_is_not_ours_is_damage(keeper, key, value):
 def test_what_is_no_checkpoint_is_refused(tmp_path):
     for text in ("", "[]", json.dumps({"format": 0})):
         (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(BadRequest, match="is no checkpoint of this trainer"):
+        with pytest.raises(BadRequest, match="is not a checkpoint of this trainer"):
             restore(tmp_path, {}, IDENTITY)
 
 

@@ -93,7 +93,7 @@ def test_an_interrupt_saves_its_step_and_the_run_goes_on(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         train(cut, stop, said.append)
-    assert "stopping when this step is done and saved; Ctrl-C again stops at once" in said
+    assert "stopping after this step is done and saved; press Ctrl-C again to stop at once" in said
     assert signal.getsignal(signal.SIGINT) is before
     resumed = train(cut)
     assert resumed.from_step == 4

@@ -120,7 +120,9 @@ def test_the_first_is_kept_and_the_second_raised():
         with pytest.raises(Stop):
             signal.raise_signal(signal.SIGTERM)
         assert signals.urgent
-    assert said == ["stopping when this step is done and saved; Ctrl-C again stops at once"]
+    assert said == [
+        "stopping after this step is done and saved; press Ctrl-C again to stop at once"
+    ]
 
 
 def test_sigterm_saves_its_step(tmp_path):

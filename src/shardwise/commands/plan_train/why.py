@@ -38,7 +38,7 @@ def reasons(planning: TrainPlanning, choices: Sequence[Beside]) -> list[str]:
     alone = format_seconds(float(best.estimate.resources[bound]))
     whole = format_seconds(best.step_seconds.expected)
     return [
-        f"bound by {bound}: at peak rates it alone takes {alone} of the expected {whole}",
+        f"bound by {bound}: alone, at peak rates, it takes {alone} of the expected {whole}",
         waiting(best) + _bubble_text(best),
         *(_beside(rows, planning) for rows in _by_plan(choices)),
         *_other_axes(planning, choices),

@@ -117,7 +117,7 @@ class _PassPhase:
         """Take a new array from the layout in which it came out to the wanted one."""
         if not set(wanted.unreduced) <= set(made.unreduced):
             rule = "only axes over which the product makes partial sums can stay unreduced"
-            raise BadRequest(f"'{wanted}' comes out as '{made}'; {rule}")
+            raise BadRequest(f"'{wanted}' results in '{made}'; {rule}")
         self.move(made, wanted)
         self.at[wanted.name] = wanted
 
