@@ -75,7 +75,7 @@ def parse_bytes(text: str | float, what: str = "size") -> float:
     True
     """
     scales = {f"{k}b": v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "b"}
-    form = "with a unit that says which, such as 16GB or 15.75GiB"
+    form = "with a unit, such as 16GB or 15.75GiB"
     return _parse(_text(text, "B"), what, scales, form, 1e-6, MOST_BYTES)
 
 

@@ -307,7 +307,7 @@ def test_a_training_plan_answers_no_requests(capsys, tmp_path):
     path = tmp_path / "train.yaml"
     train = ("plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "32seq")
     document(capsys, *train, "--seq", "2048", *HELD, "-o", path)
-    assert "a training plan answers no requests" in refused(capsys, path, *MADE)
+    assert "this is a training plan" in refused(capsys, path, *MADE)
 
 
 def test_swapping_and_the_host_cache_need_the_hosts_memory(plan_file, capsys):

@@ -253,7 +253,7 @@ def test_all_keys_that_a_plan_by_hand_lacks_are_named_at_once(tmp_path):
     ):
         load_plan(path)
     path.write_text(FIVE.replace("64", "63"))
-    with pytest.raises(BadRequest, match="126 devices is no part of v5p:4x4x8, which has 128"):
+    with pytest.raises(BadRequest, match="126 devices does not fit v5p:4x4x8, which has 128"):
         load_plan(path)
 
 

@@ -134,7 +134,8 @@ def program_text(path: Path, what: str, *, most: int = DOCUMENT_BYTES) -> str:
         found = next(filter(is_file, [*places, path.parent / Path(name).name]), None)
         return read_text(found, f"the file that '{path}' names", most=most) if found else None
 
-    return with_files(read_text(path, what, most=most), beside)
+    remedy = "give the path of a file"
+    return with_files(read_text(path, what, most=most, remedy=remedy), beside)
 
 
 def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> TrainPlan:
