@@ -47,7 +47,7 @@ def replaced(args: list[str], flag: str, value: str) -> list[str]:
         (replaced(TRAIN, "--batch", DIGITS), "must be positive and finite"),
         (replaced(TRAIN, "--seq", "1e18"), "at most 1e+12 makes sense"),
         (replaced(TRAIN, "--model", "x" * 300), "unknown model 'xxx"),
-        (replaced(TRAIN, "--model", "/" + "x" * 300), "there is no file"),
+        (replaced(TRAIN, "--model", "/" + "x" * 300), "does not exist"),
         (replaced(TRAIN, "--model", "a\udcff"), "the argument 'a\\udcff' is not text in UTF-8"),
         (replaced(TRAIN, "--on", "\udcff"), "is not text in UTF-8"),
         ([*TRAIN, "--hw", "/dev/zero"], "cannot read hardware file '/dev/zero': it is not a file"),
@@ -94,9 +94,9 @@ def plan(tmp_path) -> Path:
     ("text", "said"),
     [
         (BOMB, "holds more than 50,000 values"),
-        ("&a [*a]", "an alias names what holds it"),
+        ("&a [*a]", "an alias refers to a value that contains it"),
         ("[" * 5000, "nests deeper than 50 levels"),
-        ("model: a\nmodel: b", "line 2: the key 'model' stands twice"),
+        ("model: a\nmodel: b", "line 2: the key 'model' appears twice"),
         (f"batch: {DIGITS}", "is not YAML"),
         ("batch: .inf", "'batch' is inf; numbers must be finite"),
         ("model: a\0", "holds a NUL byte"),
@@ -139,7 +139,7 @@ def test_each_number_of_a_plan_has_a_range(capsys, plan, setting, said):
         ("[" * 5000, "nests deeper than 50 levels"),
         ('{"hidden_size": NaN}', "a number is NaN"),
         ('{"hidden_size": ' + DIGITS + "}", "a number has 5000 digits"),
-        ('{"a": 1, "a": 2}', "the key 'a' stands twice"),
+        ('{"a": 1, "a": 2}', "the key 'a' appears twice"),
     ],
 )
 def test_configs(capsys, tmp_path, text, said):
@@ -217,8 +217,8 @@ def test_a_row_with_a_size_that_no_model_has_is_left_out_with_the_reason(
         ("", "is empty; its first line must name its columns"),
         ("a,b\n1,2\n", "lacks the column(s)"),
         ("a,a\n", "names the column 'a' twice"),
-        ("a,b\n1\n", "line 2: it has 1 cells, the header 2"),
-        ('a,b\n1,"2\n' + "x\n" * 100_000, "over 131,072 characters (an open quote?)"),
+        ("a,b\n1\n", "line 2: it has 1 cells and the header has 2"),
+        ('a,b\n1,"2\n' + "x\n" * 100_000, "over 131,072 characters (is a quote not closed?)"),
     ],
 )
 def test_tables(capsys, tmp_path, flags, text, said):

@@ -84,7 +84,7 @@ def test_a_plan_never_overwrites_what_it_reads(plan, tmp_path, capsys, monkeypat
     (tmp_path / "lab.toml").write_text('id = "lab"\nbase = "v5e"\n')
     before = (tmp_path / read).read_bytes()
     flags = ("--on", "v5e:4x4", "--batch", "64seq", "--seq", "512", "--force")
-    assert "is what the command reads" in refused(capsys, ["plan", "train", *given, *flags])
+    assert "is an input of the command" in refused(capsys, ["plan", "train", *given, *flags])
     assert (tmp_path / read).read_bytes() == before
 
 

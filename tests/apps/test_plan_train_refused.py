@@ -98,7 +98,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"tokens": "1T", "mfu": "40%", "params": "0"}, "--params '0' must be positive"),
         ({"top": "-1"}, "--top is -1; it must be a whole number of at least 0 and at most 50"),
         ({"top": "many"}, "--top is 'many'; it must be a whole number"),
-        ({"max_hbm": "1"}, "--max-hbm '1' is not a number with a unit that says which"),
+        ({"max_hbm": "1"}, "--max-hbm '1' is not a number with a unit, such as"),
         ({"max_hbm": "-1GB"}, "--max-hbm '-1GB' must be positive and finite"),
         ({"price": "v5e=-1"}, "it must be a positive number of US dollars"),
         ({"price": "v5e"}, "price 'v5e' is not CHIP=USD"),

@@ -112,7 +112,7 @@ def test_a_corrupt_capture_is_one_message(capsys, capture):
     code, _, err = run(capsys, "profile", "--capture", capture)
     assert code == 2
     assert err.startswith("error: trace ")
-    assert "is not a whole gzip file" in err
+    assert "is not a complete gzip file" in err
 
 
 def rows():

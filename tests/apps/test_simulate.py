@@ -199,7 +199,7 @@ def test_a_person_reads_tables_and_definitions(plan_file, capsys):
         assert text in out
     assert ", engine ideal: chunked" in out
     assert "finds nothing" in err
-    assert "no engine overhead counted (engine ideal); --set engine=vllm adds" in err
+    assert "no engine overhead is counted (engine ideal); --set engine=vllm adds" in err
 
 
 def test_a_threshold_that_is_missed_exits_with_4(plan_file, capsys):

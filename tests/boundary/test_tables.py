@@ -19,14 +19,14 @@ def test_a_table_is_read_with_its_lines():
     [
         ("", "it is empty; its first line must name its columns"),
         ("\n\n", "it is empty"),
-        ("a,b\n1\n", "it, line 2: it has 1 cells, the header 2"),
-        ("a,b\n1,2\n1,2,3\n", "it, line 3: it has 3 cells, the header 2"),
+        ("a,b\n1\n", "it, line 2: it has 1 cells and the header has 2"),
+        ("a,b\n1,2\n1,2,3\n", "it, line 3: it has 3 cells and the header has 2"),
         ("a,a\n", "it names the column 'a' twice; keep one"),
         ("a,c\n", "it lacks the column(s) b; it has 'a', 'c'"),
         ('a,b\n1,"2\n', "it, line 2 is not CSV"),
-        ('a,b\n1,"2\n' + "x\n" * 100_000, "over 131,072 characters (an open quote?)"),
+        ('a,b\n1,"2\n' + "x\n" * 100_000, "over 131,072 characters (is a quote not closed?)"),
         (f"a,b\n1,{'x' * 131_073}", "over 131,072 characters"),
-        ("a,b\n" + "1,2\n" * 500_001, "more than the 500,000 lines that are read"),
+        ("a,b\n" + "1,2\n" * 500_001, "more than 500,000 lines, the limit"),
         (",".join(f"c{i}" for i in range(5000)) + "\n", "it lacks the column(s) b"),
         (
             ",".join(["b", *(f"c{i}" for i in range(999))]) + f"\n{',' * 998}x,\n" * 5000,

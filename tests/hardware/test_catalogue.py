@@ -160,7 +160,7 @@ def test_no_match_by_part_of_a_name(name):
         ("matmul_tile=4x4", "must be three sizes, m x k x n"),
         ("network.pod=4x4", "unknown field of 'network' of chip 'h100' 'pod'"),
         ("network.sharp=maybe", "must be true or false"),
-        ("network.kind=torus", "changed in a --hw file, not by --set"),
+        ("network.kind=torus", "changed in a --hw file only"),
         ("hbm_bandwidth", "is not PATH=VALUE"),
         ("hbm_bandwidth.x=3", "is not a number of a chip"),
     ],

@@ -42,7 +42,7 @@ def test_path_and_directory(tmp_path):
 def test_paths_that_hold_nothing(tmp_path):
     with pytest.raises(BadRequest, match=r"holds no config\.json"):
         load_model(tmp_path)
-    with pytest.raises(BadRequest, match="there is no file"):
+    with pytest.raises(BadRequest, match="does not exist"):
         load_model(tmp_path / "absent.json")
 
 

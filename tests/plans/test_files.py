@@ -160,9 +160,9 @@ def test_overrides_that_are_refused(path, overrides, said):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "holds no mapping of keys to values"),
-        (b"[1, 2]", "holds no mapping of keys to values"),
-        (b"just words", "holds no mapping of keys to values"),
+        (b"", "has no keys and values"),
+        (b"[1, 2]", "has no keys and values"),
+        (b"just words", "has no keys and values"),
         (b"kind: train\nmesh: {fsdp: 4, ten", "is not YAML at line 2 column 20"),
         (b"kind: train\n\tmodel: x", "is not YAML at line 2 column 1"),
         (b"\xff\xfe\x00", "is not text in UTF-8"),

@@ -127,5 +127,5 @@ def test_the_books_times_are_functions_of_sizes_and_degrees():
 
 
 def test_a_crossover_must_exist():
-    with pytest.raises(BadRequest, match=r"no crossover between 1 and 2: the second is the larger"):
+    with pytest.raises(BadRequest, match=r"no crossover between 1 and 2: the second is larger"):
         crossover(lambda x: x, lambda x: x + 1, 1, 2)

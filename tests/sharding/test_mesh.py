@@ -40,7 +40,7 @@ def test_numpy_degrees_become_plain():
         ("X=0", "mesh axis 'X' has degree 0; a degree is a whole number of at least 1"),
         ("X=-4", "mesh axis 'X' has degree -4; a degree is a whole number of at least 1"),
         ("X=2.5", "mesh axis 'X' has degree '2.5'; a degree is a whole number of at least 1, as"),
-        ("X=4,X=2", "mesh axis 'X' is given twice in 'X=4,X=2'; an axis has one degree, so remove"),
+        ("X=4,X=2", "mesh axis 'X' appears twice in 'X=4,X=2'; an axis has one degree, so remove"),
         ("XY=4", r"mesh axis 'XY' is not an axis name; an axis is one capital letter \(X\) or"),
         ("X4", "mesh 'X4' cannot be read at 'X4'; write axes and degrees like X=4,Y=2"),
         ("X=4,,Y=2", "mesh 'X=4,,Y=2' cannot be read at ''; write axes and degrees"),

@@ -131,7 +131,7 @@ REFUSED = {
     "C[I_X, K]{U_X}": "mesh axis 'X' both cuts I and is unreduced in 'C[I_X, K]{U_X}'; partial "
     "sums over an axis cannot be cut by it, so remove one of them",
     "C[I]{U_XX}": "mesh axis 'X' is unreduced twice in 'C[I]{U_XX}'; name it once",
-    "A[I, I]": "dim 'I' stands twice in 'A[I, I]'; the dims of one array have different names, so "
+    "A[I, I]": "dim 'I' appears twice in 'A[I, I]'; the dims of one array have different names, so "
     "rename one",
     "A[2I]": "'2I' in 'A[2I]' is not a dim name; a dim is a letter or a word of letters and digits "
     "(D, heads)",

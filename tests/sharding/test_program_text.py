@@ -78,7 +78,7 @@ def test_inputs_are_the_layouts_that_no_step_makes():
         (
             Program(mesh=Mesh.parse("X=2"), sizes={}, dtype="f32", steps=()),
             ("jit",),
-            "nothing is multiplied or moved",
+            "no step multiplies or moves anything",
         ),
         (
             matmul(
