@@ -43,7 +43,7 @@ SERVING_UNSAID: Mapping[str, str] = {
     "routing": "where there is one server",
     "batch": "rounded up to a multiple of the data-parallel ranks",
     "prefill_chunk": "rounded up to a multiple of the data-parallel ranks",
-    "scheduling.acceptance": "it is a measurement, not a choice",
+    "scheduling.acceptance": "it is measured, not chosen",
     "workload.trace": "the check draws lengths at random",
 }
 """By field, what becomes of it in a server's script without comments."""

@@ -10,7 +10,7 @@ median of the ratios:
 
     of decode steps  `streams` of products, and `narrow` of those with weights of a byte over it;
                      `hops`, of what transfers take beyond their bytes; `kernel_seconds`, of what
-                     is not a product, kernel or transfer, for each kernel that is counted
+                     is no product, kernel or transfer, for each kernel that is counted
     of prefills      `products`, `attention`, `exchanges` of sums over tensor, `passes` of the rest
 
 Errors are of plans left out. Writes `docs/lab/fit_jax_serving.md`, `.json` and
@@ -56,7 +56,7 @@ them.
 A constant is the median, over plans, of what a class of ops takes as compiled over what it takes at
 the chip's own rates. Decode steps say at which rate products read their operands (`streams`, and
 `narrow` of it where weights of a byte are made wide), how much latency transfers pay (`hops`,
-beyond their bytes), and what all that is not a product, kernel or transfer takes for each kernel that
+beyond their bytes), and what all that is no product, kernel or transfer takes for each kernel that
 is counted (`kernel_seconds`); prefills the rates of `products` and `attention`, the seconds of
 large sums (`exchanges`) and what elementwise ops move (`passes`).
 

@@ -58,7 +58,7 @@ What makes these programs slower than the published ones, as far as the schedule
 - On v4, v5e and v5p gradients over all devices of a slice are summed by an all-reduce of the whole
   matrix and then cut, though nothing else reads the sum: twice the bytes of a reduce-scatter, and
   synchronous. No form of the exchange and no flag was found that changes it (docs/lab/log.md).
-- Where a device's piece of a matrix is not a whole number of tiles (20 rows of D on 256 chips of the
+- Where a device's piece of a matrix is no whole number of tiles (20 rows of D on 256 chips of the
   16B model), the gathered matrix arrives in another layout: copies of 13 ms, and matmuls at 60 to
   70 % of the peak that read it as it is.
 - Attention kernels carry no cycles; they count at the share of the peak that was assumed before any

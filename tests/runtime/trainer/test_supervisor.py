@@ -59,7 +59,8 @@ def test_a_killed_process_is_named_whatever_the_others_do(tmp_path, survivor):
     with pytest.raises(
         ShardwiseError,
         match=r"process 1 of 2 on \S+ was killed by SIGKILL after step 4; the others were stopped "
-        r"because they cannot continue without it\. Saved checkpoints are kept: start all 2 again with "
+        r"because they cannot continue without it\. Saved checkpoints are kept: start all "
+        "2 again with "
         "--resume",
     ):
         watch(tmp_path, [survivor, killed]).run(lambda _: None)
