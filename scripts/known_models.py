@@ -131,9 +131,9 @@ def page(rows):
     exact = [r for r in rows if r.exact]
     yield "# Text models of transformers that shardwise reads\n"
     yield (
-        f"Made by `scripts/known_models.py` with transformers {transformers.__version__}. The table "
-        f"lists every decoder-only text class of {FIRST_YEAR} or later, built from its default config "
-        "on torch's meta device. "
+        f"Made by `scripts/known_models.py` with transformers {transformers.__version__}. The "
+        f"table lists every decoder-only text class of {FIRST_YEAR} or later, built from its "
+        "default config on torch's meta device. "
         f"shardwise reads {len(exact)} of {len(rows)} ({len(exact) / len(rows):.0%}), each with "
         "exactly the parameters that the class uses. The year comes from the copyright line of the "
         "class's file, or else from the model's paper.\n"

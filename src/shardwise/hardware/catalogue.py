@@ -43,8 +43,8 @@ def load_chip(
 
     constants: "vendor", or "book" for the number of the book's latest table where it gives one.
     hw_files: TOML or YAML files, each one chip record; its `id` is added or overridden, and `base`
-        names the chip that it starts from. Later files win. A file as the catalogue has them will
-        do, too; its `cloud` and `exports` are looked up only once it lies there.
+        names the chip that it starts from. Later files win. A file of the catalogue works
+        too, without its `cloud` and `exports`.
     set_: overrides "chip.hbm_bandwidth=3e12" (the "chip." may be left out), applied last.
     prices: dollars per chip-hour by chip name or alias (`--price`), of this chip.
     Raises BadRequest for an unknown chip, field or constants, for a value of a wrong type, and for

@@ -114,7 +114,7 @@ class Spelling:
 
 
 def parse_slice(text: str, load: Callable[[str], Chip] = load_chip) -> Slice:
-    """The slice a text spells; `load` finds the chip. See GRAMMAR.
+    """The slice that a text names; `load` finds the chip. See GRAMMAR.
 
     >>> str(parse_slice("h100:1024"))
     '128*h100:8'

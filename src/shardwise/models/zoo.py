@@ -41,10 +41,9 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     """A model by zoo name, by the path of a config.json, by a directory that holds one, by the
     Hugging Face id of a zoo model, or written out as a class and keys of its config.json.
 
-    A path may have '#' and the class or model type behind it that it is to be read as, where its
-    own is not known. A name that is in the zoo is never taken for a path; write
-    ./NAME for a directory of that name. A directory goes before an id. Raises BadRequest, with the
-    nearest names for a typo.
+    PATH#CLASS reads an unknown config as that class or model type. A zoo name goes before a path
+    (write ./NAME for a directory of that name), and a directory before an id. Raises BadRequest,
+    with the nearest names for a typo.
 
     >>> load_model("llama-3-70b").layers
     80

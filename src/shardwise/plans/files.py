@@ -28,8 +28,7 @@ KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "s
 
 
 def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
-    """Write a plan as YAML, its kind first, a model's path as seen from the file; the folder must
-    exist."""
+    """Write a plan as YAML, kind first, with model paths relative to its existing folder."""
     import yaml
 
     path = Path(path)

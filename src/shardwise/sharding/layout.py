@@ -35,9 +35,9 @@ class Dim:
 class Layout:
     """An array over a mesh: `A[I_X, J_Y]{U_Z}` (book 3.1.1).
 
-    Dim I is cut by X and J by Y; over Z every device holds a partial sum that is still to be added
-    up; over any other axis of the mesh the blocks are copies. `name` may be empty; a scalar, such
-    as the result of a dot product, has no dims. Unreduced axes have no order and are kept sorted.
+    X shards dim I and Y shards dim J. Over Z each device holds a partial sum. Over other axes of
+    the mesh the blocks are copies. `name` may be empty; a scalar, such as the result of a dot
+    product, has no dims. Unreduced axes are sorted.
     Raises BadRequest if an axis is used twice.
 
     >>> layout = Layout.parse("A[I_XY, J]")

@@ -73,10 +73,10 @@ def load_plan(
     family: str | None = None,
     hardware: Hardware | None = None,
 ) -> TrainPlan | ServePlan:
-    """The plan in a file, or of `audit:NAME`, a published run; a path of a model is seen from the
+    """The plan in a file, or of `audit:NAME`, a published run; model paths are relative to the
     file's folder. A search completes a file that a person began (`plans/handwritten.py`).
-    `overrides` maps dotted paths to YAML values (`--set`), `family` is what the model's config is
-    read as (`--as`), `hardware` says how its chips are read."""
+    `overrides` maps dotted paths to YAML values (`--set`), `family` is the class
+    for an unknown config (`--as`), `hardware` says how to read its chips."""
     return given_plan(path, overrides, family, hardware=hardware)
 
 

@@ -59,10 +59,10 @@ class Derivation:
 
 
 def derive(source: Forward, mesh: Mesh, sizes: Sizes) -> Derivation:
-    """All steps of one layer, from layouts alone; `sizes` decide nothing but reshapes.
+    """All steps of one layer, from layouts alone; only reshapes need `sizes`.
 
-    Raises BadRequest for axes that the mesh lacks and for gradients stored unreduced over an axis
-    over which their product makes no partial sums.
+    Raises BadRequest for axes that the mesh lacks, and for a gradient stored unreduced over an axis
+    without partial sums of its product.
     """
     for array in source.arrays.values():
         check_mesh(array, mesh)
