@@ -129,23 +129,22 @@ def all_known():
 def page(rows):
     """docs/models.md."""
     exact = [r for r in rows if r.exact]
-    yield "# Text models of transformers, and which of them are read\n"
+    yield "# Text models of transformers that shardwise reads\n"
     yield (
-        f"Made by `scripts/known_models.py` with transformers {transformers.__version__}: every "
-        f"decoder-only text class of {FIRST_YEAR} or later, built from its default config on "
-        "torch's meta device. "
-        f"{len(exact)} of {len(rows)} ({len(exact) / len(rows):.0%}) are read, each with exactly "
-        "the parameters of the class that something reads. The year is that of the copyright line "
-        "of the class's file, "
-        "or of the model's paper where it has none.\n"
+        f"Made by `scripts/known_models.py` with transformers {transformers.__version__}. The "
+        f"table lists every decoder-only text class of {FIRST_YEAR} or later, built from its "
+        "default config on torch's meta device. "
+        f"shardwise reads {len(exact)} of {len(rows)} ({len(exact) / len(rows):.0%}), each with "
+        "exactly the parameters that the class uses. The year comes from the copyright line of the "
+        "class's file, or else from the model's paper.\n"
     )
     yield (
-        "A config of a class that is not here is read all the same where its text model is "
-        "(`text_config`, `language_config`, `llm_config`), or where `--as CLASS` names one of "
-        "these that it has the shape of. Names of remote code (ChatGLM, Kimi and others) are rows "
-        "of `src/shardwise/models/data/architectures.toml`. Where FLOPs are not all of the class's "
+        "shardwise also reads a config of another class if its text model is in the table "
+        "(`text_config`, `language_config`, `llm_config`). With `--as CLASS` it reads any config "
+        "that has the shape of a class in the table. Classes of remote code (ChatGLM, Kimi and "
+        "others) are in `src/shardwise/models/data/architectures.toml`. FLOPs leave out two parts "
         "(`tests/models/test_class_forward.py`): the sum over an indexer's heads and the mixing of "
-        "residual streams are left out.\n"
+        "residual streams.\n"
     )
     yield "| model type | class | year | parameters | read |\n|---|---|---|---|---|"
     for r in rows:

@@ -64,7 +64,7 @@ is wider; an outlier has little effect.
 
 In JSON, `expected_80.evidence` has the table, its `rows`, how many are `like` the plan, the ratio
 of the step time to that without them (`times`), and the range without them (`low`, `high`). The
-breakdown of the step shows the correction in a separate line ("as your runs took"), because rows
+breakdown of the step shows the correction in a separate line ("as in your runs"), because rows
 do not say which part of the step took the time.
 
 `validate TABLE.csv --evidence RUNS.csv` corrects every run of the table. If a run is also in

@@ -50,7 +50,7 @@ HOSTILE: dict[str, Callable[[], Answer]] = {
     "text is a number": lambda: [PLAIN, event({"choices": [{"text": 7, "delta": 7}]}), DONE],
     "delta is text": lambda: [PLAIN, event({"choices": [{"delta": "x"}]}), DONE],
     "an event is a list": lambda: [PLAIN, event([1]), DONE],
-    "an event is no JSON": lambda: [PLAIN, b"data: {nope\n\n", DONE],
+    "an event is not JSON": lambda: [PLAIN, b"data: {nope\n\n", DONE],
     "an event nests deep": lambda: [PLAIN, b"data: " + b"[" * 100_000 + b"\n\n", DONE],
     "a number of 5,000 digits": lambda: [PLAIN, b'data: {"choices": [' + b"9" * 5000 + b"]}\n\n"],
     "half a character": lambda: [PLAIN, b'data: {"choices": [{"text": "\\ud800"}]}\n\n', DONE],

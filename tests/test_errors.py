@@ -50,7 +50,7 @@ def test_without_a_near_name_a_short_list_is_shown_whole():
 
 def test_without_a_near_name_a_long_list_is_not_shown():
     said = str(unknown("chip", "zzz", [f"chip{i}" for i in range(50)], "see `shardwise hw list`"))
-    assert said == ("unknown chip 'zzz'; nothing known is spelt like it (see `shardwise hw list`)")
+    assert said == ("unknown chip 'zzz'; no known name is similar (see `shardwise hw list`)")
 
 
 def test_it_is_returned_so_that_the_caller_raises_it():

@@ -156,19 +156,19 @@ def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> Bad
     A word that other programs have for one of the set is answered with the one here.
 
     >>> str(unknown("mesh axis", "tp", ["data", "tensor"]))
-    "unknown mesh axis 'tp'; here that is 'tensor'"
+    "unknown mesh axis 'tp'; shardwise calls it 'tensor'"
     """
     names = list(known)
     near = get_close_matches(name, names, n=3, cutoff=0.55)
     here = called_here(name, names)
     if here:
-        hint = f"here that is '{here}'"
+        hint = f"shardwise calls it '{here}'"
     elif near:
         hint = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
     elif len(names) <= 12:
         hint = "known: " + ", ".join(names)
     else:
-        hint = "nothing known is spelt like it"
+        hint = "no known name is similar"
     return BadRequest(f"unknown {kind} {shown(name)}; {hint}" + (f" ({remedy})" if remedy else ""))
 
 

@@ -75,7 +75,7 @@ def parse_bytes(text: str | float, what: str = "size") -> float:
     True
     """
     scales = {f"{k}b": v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "b"}
-    form = "with a unit that says which, such as 16GB or 15.75GiB"
+    form = "with a unit, such as 16GB or 15.75GiB"
     return _parse(_text(text, "B"), what, scales, form, 1e-6, MOST_BYTES)
 
 
@@ -192,13 +192,23 @@ def format_binary(value: float) -> str:
     return f"{sig(value / 1024**power)} {('', 'Ki', 'Mi', 'Gi', 'Ti', 'Pi')[power]}B"
 
 
+def gib(value: float) -> str:
+    """A size in GiB; below a tenth of one in MiB or KiB.
+
+    >>> gib(60 * 2**30), gib(5e6), gib(0)
+    ('60 GiB', '4.77 MiB', '0 GiB')
+    """
+    return format_binary(value) if 0 < value < 0.1 * 2**30 else f"{sig(value / 2**30)} GiB"
+
+
 def format_gib(value: float) -> str:
     """A capacity both ways, as memory is sold in one and addressed in the other.
 
-    >>> format_gib(102005473280)
-    '95 GiB (102 GB)'
+    >>> format_gib(102005473280), format_gib(225e3)
+    ('95 GiB (102 GB)', '220 KiB (225 kB)')
     """
-    return f"{sig(value / 2**30)} GiB ({sig(value / 1e9)} GB)"
+    small = 0 < value < 0.1 * 2**30
+    return f"{gib(value)} ({format_bytes(value) if small else f'{sig(value / 1e9)} GB'})"
 
 
 def format_flops(value: float) -> str:

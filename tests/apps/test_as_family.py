@@ -79,9 +79,9 @@ def test_a_family_that_there_is_not_is_named(capsys):
 
 def test_a_model_of_the_zoo_takes_no_family(capsys):
     said = refused(capsys, ["model", "show", "llama-3-8b", "--as", FAMILY])
-    assert "is in the zoo; leave out its family" in said
+    assert "is in the zoo; leave out the family" in said
     said = refused(capsys, ["model", "diff", "llama-3-8b", "llama-3-70b", "--as", FAMILY])
-    assert "all these are in the zoo" in said
+    assert "all these models are in the zoo" in said
 
 
 def test_the_plan_keeps_it_and_is_shown_and_exported(capsys, tmp_path):

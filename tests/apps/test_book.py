@@ -263,7 +263,7 @@ def test_python_and_command_line_agree(capsys, entry_id):
             ("show", "1.1.3", "--set", "peak=1", "--set", "peak=2"),
             "--set gives 'peak' two values, 1 and 2",
         ),
-        (("show", "1.1.3", "--set", "peak=inf"), "'inf' is no number"),
+        (("show", "1.1.3", "--set", "peak=inf"), "'inf' is not a number"),
         (("show", "1.1.3", "--set", "peak=fast"), "peak is 'fast'; it is a number in FLOP/s"),
         (("show", "1.1.3", "--set", "hbm_bw=0"), "critical_intensity has no answer"),
         (("show", "1.1.3", "--edition", "second"), "unknown edition 'second'"),

@@ -254,7 +254,7 @@ def test_a_program_without_faults_says_so(capsys, compiler):
             "lacks --args; give --args MODULE:NAME, a function that returns them, such as jax.Sh",
         ),
         (("mycode:mlp", "--args", "mycode:args"), "function 'mycode:mlp' lacks --on"),
-        ((*ARGS[:5], "--mesh", "data=3"), "mesh data=3 does not lie on 'v5e:2x4', which has 8"),
+        ((*ARGS[:5], "--mesh", "data=3"), "mesh data=3 does not fill 'v5e:2x4', which has 8"),
         ((*ARGS, "--set", "remat=block"), "--set and --phase are for plans"),
         ((*ARGS, "--option", "word"), "--option 'word' is not NAME=VALUE"),
         ((*ARGS, "--timeout", "0"), "--timeout is 0.0; it must be a number above 0"),

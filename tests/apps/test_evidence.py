@@ -91,14 +91,14 @@ def test_what_runs_say_is_a_line_of_the_table_and_math_at_peak_stays(capsys, tmp
     usual = document(capsys, *TRAIN)["result"]
     moved = document(capsys, *TRAIN, "--evidence", own)["result"]
     parts = dict(moved["where_it_goes"])
-    added = parts.pop("as your runs took")
+    added = parts.pop("as in your runs")
     assert parts == pytest.approx(usual["where_it_goes"])
     steps = [found["step_seconds"]["expected"] for found in (usual, moved)]
     assert added == pytest.approx(steps[1] - steps[0])
     assert (added > 0) == (factor > 1)
     assert moved["expected_80"]["why"] == usual["expected_80"]["why"]
     _, out, _ = run(capsys, *TRAIN, "--evidence", own)
-    (line,) = [line for line in out.splitlines() if "as your runs took" in line]
+    (line,) = [line for line in out.splitlines() if "as in your runs" in line]
     assert ("-" in line) == (factor < 1)
 
 

@@ -171,7 +171,7 @@ def test_a_model_given_wins_over_a_name_that_maxtext_does_not_know(tmp_path, cap
     assert "give the model with --model" in said
     code, out, err = run(capsys, *asked, "--model", "llama-3-8b")
     assert (code, "model: llama-3-8b" in out) == (0, True)
-    assert "not read, the model is the one given" in " ".join(err.split())
+    assert "not read, because the model is given" in " ".join(err.split())
 
 
 def test_a_plan_that_does_not_fit_is_read_back_with_a_warning(tmp_path, capsys):

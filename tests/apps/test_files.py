@@ -84,7 +84,7 @@ def test_a_plan_never_overwrites_what_it_reads(plan, tmp_path, capsys, monkeypat
     (tmp_path / "lab.toml").write_text('id = "lab"\nbase = "v5e"\n')
     before = (tmp_path / read).read_bytes()
     flags = ("--on", "v5e:4x4", "--batch", "64seq", "--seq", "512", "--force")
-    assert "is what the command reads" in refused(capsys, ["plan", "train", *given, *flags])
+    assert "is an input of the command" in refused(capsys, ["plan", "train", *given, *flags])
     assert (tmp_path / read).read_bytes() == before
 
 
@@ -92,7 +92,7 @@ def test_a_plan_never_overwrites_what_it_reads(plan, tmp_path, capsys, monkeypat
 def test_an_export_never_overwrites_its_plan(plan, capsys, force):
     before = plan.read_bytes()
     message = refused(capsys, ["export", plan, "--to", "maxtext", "-o", plan, *force])
-    assert message == f"-o '{plan}' is what the command reads; name another file"
+    assert message == f"-o '{plan}' is an input of the command; name another file"
     assert plan.read_bytes() == before
 
 
@@ -224,7 +224,7 @@ def test_a_missing_matplotlib_is_said_before_the_work(
     ("words", "said"),
     [
         (["--ttft", "1s", "--check", "200%"], "--check '200%' is outside 0..100%"),
-        (["--ttft", "1s", "--check", "x"], "--check 'x' is no share"),
+        (["--ttft", "1s", "--check", "x"], "--check 'x' is not a share"),
         (["--perfetto-until", "60s"], "name it with --perfetto"),
         (["--perfetto", "{new}.json", "--perfetto-until", "soon"], "soon"),
     ],

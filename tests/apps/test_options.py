@@ -38,7 +38,7 @@ def test_options_make_the_request_by_name():
         (("--price", "v5e=2"), "is for chip 'v5e', but the chip here is 'h100'"),
         (("--set", "chip.network.link_oneway=9e9"), "give network.chip_oneway in bytes/s"),
         (("--set", "chip.network.links_per_chip=9"), "give network.chip_oneway in bytes/s"),
-        (("--set", "chip.network.levels=1"), "changed in a --hw file, not by --set"),
+        (("--set", "chip.network.levels=1"), "changed in a --hw file only"),
     ],
 )
 def test_a_choice_that_cannot_take_effect_is_refused(capsys, args, said):

@@ -182,7 +182,7 @@ def test_a_plan_that_does_not_fit_exits_3(saved, capsys):
         ),
         ("mesh={fsdp: 4, expert: 2, tensor: 2}", "llama-3-8b has no routed experts"),
         ("remat", "--set 'remat' is not PATH=VALUE; write it like --set remat=block"),
-        ("remat=[", "the value of --set remat is no YAML"),
+        ("remat=[", "the value of --set remat is not YAML"),
         ("remat=blok", "key 'remat' is 'blok'; it must be 'none'"),
         ("microbatches=many", "key 'microbatches' is 'many'; it must be a whole number"),
         ("microbatches=0", "microbatches is 0; it must be at least 1"),
@@ -194,9 +194,9 @@ def test_a_plan_that_does_not_fit_exits_3(saved, capsys):
         ("model=llama-3-9b", "unknown model 'llama-3-9b'; did you mean 'llama-3-8b'"),
         ("model=llama-3-70b", "adds up to 32 layers; llama-3-70b has 80"),
         ("slice=v5e", "slice 'v5e' has no shape"),
-        ("slice=v5e:4x8x2", "'v5e:4x8x2' is no slice of v5e"),
-        ("slice=v5p:4x4x4", "box 4x4 is no part of v5p:4x4x4"),
-        ("box=[4, 5]", "box 4x5 is no part of v5e:4x4"),
+        ("slice=v5e:4x8x2", "'v5e:4x8x2' is not a slice of v5e"),
+        ("slice=v5p:4x4x4", "box 4x4 does not fit v5p:4x4x4"),
+        ("box=[4, 5]", "box 4x5 does not fit v5e:4x4"),
         ("dtypes.compute=fp4", "chip 'v5e' has no peak for dtype 'fp4'"),
         ("chip.cores=-1", "chip"),
         ("kind=trian", "unknown plan kind 'trian'; did you mean 'train'?"),
@@ -210,8 +210,8 @@ def test_overrides_that_are_refused(saved, capsys, override, said):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is no plan: it holds no mapping"),
-        (b"kind: train\nmesh: {fsdp", "is no YAML at line"),
+        (b"", "is not a plan: it has no keys"),
+        (b"kind: train\nmesh: {fsdp", "is not YAML at line"),
         (b"\xff\xfe", "is not text in UTF-8"),
         (b"kind: train\nmodel: llama-3-8b\n", "lacks slice, mesh, batch, length"),
         (b"{}", "lacks model, slice, mesh, batch, length"),
@@ -351,12 +351,12 @@ length: 2048
 @pytest.mark.parametrize(
     ("lines", "meant"),
     [
-        ("mesh: {tp: 8}", "unknown mesh axis 'tp'; here that is 'tensor'"),
+        ("mesh: {tp: 8}", "unknown mesh axis 'tp'; shardwise calls it 'tensor'"),
         (
             "mesh: {fsdp: 8}\nremat: selective",
-            "'block' or 'offload'; here that is 'matmul_outputs'",
+            "'block' or 'offload'; shardwise calls it 'matmul_outputs'",
         ),
-        ("mesh: {fsdp: 8}\nremat: full", "'block' or 'offload'; here that is 'block'"),
+        ("mesh: {fsdp: 8}\nremat: full", "'block' or 'offload'; shardwise calls it 'block'"),
     ],
 )
 def test_words_of_other_programs_are_answered_with_ours(capsys, tmp_path, lines, meant):

@@ -44,7 +44,7 @@ def test_json_csv_and_plot(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--chips", "64"], "is no range; write it like --chips 256..16384"),
+        (["--chips", "64"], "is not a range; write it like --chips 256..16384"),
         (["--chips", "128..64"], "ends below its start"),
         (["--chips", "1..10M"], "goes beyond"),
         (["--days", "3"], "give its length with --tokens"),

@@ -19,25 +19,28 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"remat": "blok"}, "unknown value of --remat 'blok'; did you mean 'block'?"),
         ({"remat": "foo"}, "'foo'; known: none, matmul_outputs, block, offload"),
         # What other programs call it.
-        ({"remat": "selective"}, "value of --remat 'selective'; here that is 'matmul_outputs'"),
-        ({"pin": "tp=8"}, "unknown mesh axis 'tp'; here that is 'tensor'"),
-        ({"pin": "PP=2"}, "unknown mesh axis 'PP'; here that is 'stage'"),
-        ({"schedule": "Interleaved1F1B"}, "here that is 'interleaved'"),
-        ({"for": "megatron-lm"}, "here that is 'megatron'"),
-        ({"optimizer": "adamw"}, "here that is 'adam'"),
-        ({"dtype": "bfloat16"}, "unknown dtype 'bfloat16'; here that is 'bf16'"),
+        (
+            {"remat": "selective"},
+            "value of --remat 'selective'; shardwise calls it 'matmul_outputs'",
+        ),
+        ({"pin": "tp=8"}, "unknown mesh axis 'tp'; shardwise calls it 'tensor'"),
+        ({"pin": "PP=2"}, "unknown mesh axis 'PP'; shardwise calls it 'stage'"),
+        ({"schedule": "Interleaved1F1B"}, "shardwise calls it 'interleaved'"),
+        ({"for": "megatron-lm"}, "shardwise calls it 'megatron'"),
+        ({"optimizer": "adamw"}, "shardwise calls it 'adam'"),
+        ({"dtype": "bfloat16"}, "unknown dtype 'bfloat16'; shardwise calls it 'bf16'"),
         ({"price": "v5q=1"}, "unknown chip 'v5q'"),
         ({"set": "chip.hbm_bandwith=1"}, "unknown chip field 'hbm_bandwith'; did you mean"),
         ({"set": "compiled=false"}, "'compiled' is a choice of a plan, and this searches plans"),
         ({"expert_imbalance": "1.2"}, "--expert-imbalance needs routed experts, and llama"),
         ({"expert_imbalance": "0.5", "model": "mixtral-8x7b"}, "--expert-imbalance 0.5 is below 1"),
         # Slices.
-        ({"on": "v5p:3x3x3"}, "'v5p:3x3x3' is no slice of v5p, whose slices are 2x2x1"),
-        ({"on": "v5e:3x3"}, "'v5e:3x3' is no slice of v5e"),
-        ({"on": "v5e:4x4x4"}, "'v5e:4x4x4' is no slice of v5e"),
+        ({"on": "v5p:3x3x3"}, "'v5p:3x3x3' is not a slice of v5p, whose slices are 2x2x1"),
+        ({"on": "v5e:3x3"}, "'v5e:3x3' is not a slice of v5e"),
+        ({"on": "v5e:4x4x4"}, "'v5e:4x4x4' is not a slice of v5e"),
         ({"on": "h100:9"}, "h100 joins at most 8 chips in one domain"),
         ({"on": "0*v5p:4x4x4"}, "the count 0 must be 1 or more"),
-        ({"on": "v5e:0x4"}, "a size of 0 is no slice"),
+        ({"on": "v5e:0x4"}, "a size of 0 is not a slice"),
         ({"on": "v5e:-4x4"}, "is not of the form COUNT*CHIP:SHAPE"),
         ({"on": ""}, "slice '' is not of the form COUNT*CHIP:SHAPE"),
         ({"on": "99999999*v5e:4x4"}, "at most 10,000,000 make sense"),
@@ -84,7 +87,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         # Shares, lengths of runs, sizes.
         *[({"mfu": n, "tokens": "1T"}, f"--mfu '{n}' is outside 0..100%") for n in ("400%", "0")],
         *[
-            ({"mfu": n, "tokens": "1T"}, f"--mfu '{n}' is no share; write it")
+            ({"mfu": n, "tokens": "1T"}, f"--mfu '{n}' is not a share; write it")
             for n in ("nan", "half")
         ],
         ({"mfu": "40%"}, "--mfu changes only the days of a run; give --tokens too"),
@@ -95,7 +98,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"tokens": "1T", "mfu": "40%", "params": "0"}, "--params '0' must be positive"),
         ({"top": "-1"}, "--top is -1; it must be a whole number of at least 0 and at most 50"),
         ({"top": "many"}, "--top is 'many'; it must be a whole number"),
-        ({"max_hbm": "1"}, "--max-hbm '1' is not a number with a unit that says which"),
+        ({"max_hbm": "1"}, "--max-hbm '1' is not a number with a unit, such as"),
         ({"max_hbm": "-1GB"}, "--max-hbm '-1GB' must be positive and finite"),
         ({"price": "v5e=-1"}, "it must be a positive number of US dollars"),
         ({"price": "v5e"}, "price 'v5e' is not CHIP=USD"),
@@ -189,7 +192,7 @@ def test_a_config_cut_off_at_any_place(capsys, tmp_path):
     for end in (0, 1, 30, len(text) // 2, len(text) - 1):
         path.write_text(text[:end])
         said = refused(capsys, small(model=str(path)))
-        assert "is no JSON at" in said
+        assert "is not JSON at" in said
         assert "fetch the model's config.json again" in said
 
 

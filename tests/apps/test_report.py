@@ -76,13 +76,13 @@ SPAN = '{"ph": "X", "ts": 1, "dur": 1, "name": "f", "cat": "loops"}'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"traceEvents": [1]}', "is no trace of a compile"),
-        ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}]}', "is no trace of a compile"),
+        ('{"traceEvents": [1]}', "is not a trace of a compile"),
+        ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}]}', "is not a trace of a compile"),
         (f'{{"traceEvents": [{SPAN.replace("1", "1e999", 1)}]}}', "numbers must be finite"),
-        (f'{{"traceEvents": [{SPAN.replace(chr(34) + "f" + chr(34), "[]")}]}}', "is no trace"),
-        ('{"traceEvents": [{"ph": "C", "ts": 1, "args": {"bytes": "x"}}]}', "is no trace"),
+        (f'{{"traceEvents": [{SPAN.replace(chr(34) + "f" + chr(34), "[]")}]}}', "is not a trace"),
+        ('{"traceEvents": [{"ph": "C", "ts": 1, "args": {"bytes": "x"}}]}', "is not a trace"),
         ('{"traceEvents": {}}', "has no list 'traceEvents'"),
-        (f'{{"traceEvents": [{SPAN}', "is no JSON at line 1"),
+        (f'{{"traceEvents": [{SPAN}', "is not JSON at line 1"),
         (f'{{"traceEvents": [{SPAN}{f", {SPAN}" * 10}]}}', "more than 10 spans and counters"),
     ],
 )

@@ -266,7 +266,7 @@ def test_strategies_as_csv(capsys, tmp_path):
         ),
         (
             ("C[I, K] -> C[I, K]{U_X}", "--dims", "I=8,K=8", "--mesh", "X=4"),
-            r"'C\[I, K\]\{U_X\}' leaves sums over X open that nothing here makes; steps finish",
+            r"'C\[I, K\]\{U_X\}' needs partial sums over X, which no step here makes; steps",
         ),
         (("A[I, J] -> A[I]", *SMALL), "loses J; a reshard keeps every dim"),
         (("A[I] * B[I]", "--dims", "I=8", "--mesh", "X=2"), "the operands share every letter"),
@@ -278,7 +278,7 @@ def test_refusals_of_products(args, message):
 
 
 def test_nothing_fits(capsys):
-    with pytest.raises(NoFeasiblePlan, match=r"stays within 1 kB per device; the least .* takes"):
+    with pytest.raises(NoFeasiblePlan, match=r"fits 1 kB per device; the smallest .* takes"):
         run("A[I, J_X] * B[J, K] -> C[I, K]", *SQUARE, "--max-hbm", "1kB")
 
 

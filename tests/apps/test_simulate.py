@@ -199,7 +199,7 @@ def test_a_person_reads_tables_and_definitions(plan_file, capsys):
         assert text in out
     assert ", engine ideal: chunked" in out
     assert "finds nothing" in err
-    assert "no engine overhead counted (engine ideal); --set engine=vllm adds" in err
+    assert "no engine overhead is counted (engine ideal); --set engine=vllm adds" in err
 
 
 def test_a_threshold_that_is_missed_exits_with_4(plan_file, capsys):
@@ -307,7 +307,7 @@ def test_a_training_plan_answers_no_requests(capsys, tmp_path):
     path = tmp_path / "train.yaml"
     train = ("plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "32seq")
     document(capsys, *train, "--seq", "2048", *HELD, "-o", path)
-    assert "a training plan answers no requests" in refused(capsys, path, *MADE)
+    assert "this is a training plan" in refused(capsys, path, *MADE)
 
 
 def test_swapping_and_the_host_cache_need_the_hosts_memory(plan_file, capsys):

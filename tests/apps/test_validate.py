@@ -82,7 +82,7 @@ def test_what_was_not_read_stands_before_the_page(tmp_path, capfd):
         patch.setattr(output, "say", order.append)
         run(capfd, "validate", path)
     assert order == [
-        "warning: not read: unknown column 'colour'; nothing known is spelt like it",
+        "warning: not read: unknown column 'colour'; no known name is similar",
         "page",
     ]
 
@@ -116,7 +116,7 @@ def test_check_exits_with_4_where_the_median_is_larger(capsys):
     assert (code, err) == (0, "")
     code, _, err = run(capsys, *COMMAND, "--check", "often")
     assert code == 2
-    assert "--check 'often' is no share" in err
+    assert "--check 'often' is not a share" in err
     code, _, err = run(capsys, *COMMAND, "--check", "1.00")
     assert code == 2
     assert "would allow errors of 100%; write 1% or 100%" in err

@@ -16,8 +16,8 @@ GIB = 2**30
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/dev/zero", "it is no file"),
-        ("/dev/null", "it is no file"),
+        ("/dev/zero", "it is not a file"),
+        ("/dev/null", "it is not a file"),
         ("/", "it is a folder"),
         ("a" * 300, "file name too long"),
         ("a\0b", "embedded null byte"),
@@ -47,7 +47,7 @@ def test_a_pipe_is_read_and_one_that_nobody_writes_is_not_waited_for(tmp_path, m
     handle = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     writer.join(0.2)
     monkeypatch.setattr("shardwise.boundary.files.PIPE_SECONDS", 0.5)
-    with pytest.raises(BadRequest, match=r"is a pipe that brought nothing for 0.5 s"):
+    with pytest.raises(BadRequest, match=r"is a pipe that delivered nothing for 0.5 s"):
         read_text(pipe, "the thing")
     writer.join()
     os.close(handle)
@@ -74,5 +74,5 @@ def test_gzip_is_unpacked_up_to_its_limit(tmp_path):
         read_packed(path, "the capture")
     for damaged in (piece[:-1], piece[:9], b"\x1f\x8b", b"no gzip at all", b""):
         path.write_bytes(damaged)
-        with pytest.raises(BadRequest, match=r"is no whole gzip file|is empty"):
+        with pytest.raises(BadRequest, match=r"is not a complete gzip file|is empty"):
             read_packed(path, "the capture")

@@ -101,7 +101,7 @@ def test_a_job_that_gets_no_processor_ends_by_the_clock(child, monkeypatch, tmp_
     tried = f"Path({str(tmp_path / 'tried')!r})"
     starved = f"time.sleep(60) if {tried}.exists() else [{tried}.touch(), *iter(int, 1)]"
     begun = time.monotonic()
-    with pytest.raises(BusyError, match="this job waits for others that take long; try again"):
+    with pytest.raises(BusyError, match="this job waits for other work; try again"):
         asked(child, starved)
     assert time.monotonic() - begun < 20
     assert asked(child, "3") == "3"

@@ -50,7 +50,7 @@ def test_an_input_is_never_an_output(file, force):
     hard = file.with_name("hard.yaml")
     os.link(file, hard)
     for output in (file, link, hard, file.parent / "." / file.name):
-        with pytest.raises(BadRequest, match="is what the command reads; name another file"):
+        with pytest.raises(BadRequest, match="is an input of the command; name another file"):
             check_output(output, "-o", force=force, inputs=[None, file])
 
 
@@ -62,7 +62,7 @@ def test_places_that_cannot_be_written(tmp_path):
         (tmp_path / "file" / "a.csv", "does not exist"),
         (tmp_path / ("a" * 300), "File name too long"),
         (tmp_path / "a\0b", "null"),
-        (tmp_path / "a.pdf", r"the ending says the format; use \.csv or \.tsv"),
+        (tmp_path / "a.pdf", r"must end in \.csv or \.tsv"),
     ):
         with pytest.raises(BadRequest, match=said):
             check_output(path, "--csv", endings=(".csv", ".tsv") if "." in path.name else ())

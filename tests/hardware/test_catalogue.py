@@ -160,9 +160,9 @@ def test_no_match_by_part_of_a_name(name):
         ("matmul_tile=4x4", "must be three sizes, m x k x n"),
         ("network.pod=4x4", "unknown field of 'network' of chip 'h100' 'pod'"),
         ("network.sharp=maybe", "must be true or false"),
-        ("network.kind=torus", "changed in a --hw file, not by --set"),
+        ("network.kind=torus", "changed in a --hw file only"),
         ("hbm_bandwidth", "is not PATH=VALUE"),
-        ("hbm_bandwidth.x=3", "is no number of a chip"),
+        ("hbm_bandwidth.x=3", "is not a number of a chip"),
     ],
 )
 def test_bad_overrides(text, message):
@@ -221,7 +221,7 @@ def test_a_file_may_change_the_kind_of_network(tmp_path):
         ('id = "h100"\n[network]\nlevels = 3', "must be a list of tables"),
         ('id = "h100"\n[prices]\nprice = 3', "lacks 'usd_per_chip_hour'"),
         ('id = "h100"\n[prices.price]\nusd_per_chip_hour = 3', "lacks 'as_of'"),
-        ("id = ", "is no TOML: Invalid value"),
+        ("id = ", "is not TOML: Invalid value"),
     ],
 )
 def test_bad_files(tmp_path, text, message):

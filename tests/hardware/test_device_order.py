@@ -53,5 +53,5 @@ def test_a_mesh_that_does_not_fill_the_slice_is_refused():
 
 
 def test_a_mesh_of_another_size_names_both():
-    with pytest.raises(BadRequest, match=r"mesh X=8 does not lie on 'v5e:4x4', which has 16"):
+    with pytest.raises(BadRequest, match=r"mesh X=8 does not fill 'v5e:4x4', which has 16"):
         mesh_coordinates(parse_slice("v5e:4x4"), {"X": 8})

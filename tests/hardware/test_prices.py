@@ -76,7 +76,7 @@ def test_a_price_for_another_chip_is_refused_with_both_names():
         load_chip("h100", prices={"v5litepod": 2.0})
     assert str(raised.value) == (
         "--price v5litepod=2 is for chip 'v5litepod' (v5e), but the chip here is 'h100', so it "
-        "would change nothing; write --price h100=USD, or leave it out"
+        "would have no effect; write --price h100=USD, or leave it out"
     )
     assert load_chip("h100-sxm", prices={"H100": 2.0}).require_price().usd_per_chip_hour == 2.0
 

@@ -139,12 +139,12 @@ def test_what_a_slice_is():
         ("v5e:3x5", ["8x16 or 16x16, in either order", "nearest: 'v5e:4x4'"]),
         ("v5e:16x32", ["no slice of v5e", "'v5e:16x16'"]),
         ("v3:2x4", ["one at most twice the other"]),
-        ("h100:12", ["12 is no multiple of 8", "'2*h100:6'", "'2*h100:8'"]),
+        ("h100:12", ["12 is not a multiple of 8", "'2*h100:6'", "'2*h100:8'"]),
         ("2*h100:16", ["at most 8 chips in one domain", "'4*h100:8'"]),
         ("h100:2x4", ["h100 is switched, not a torus", "'h100:8'"]),
         ("0*h100:8", ["count 0 must be 1 or more"]),
         ("-2*v5p:4x4x4", ["count -2 must be 1 or more"]),
-        ("v5p:0x4x4", ["a size of 0 is no slice"]),
+        ("v5p:0x4x4", ["a size of 0 is not a slice"]),
         ("v5p:-4x4x4", ["COUNT*CHIP:SHAPE"]),
         ("v5p:4x4x", ["COUNT*CHIP:SHAPE", "'v5p:16x20x28'"]),
         ("3**h100:8", ["COUNT*CHIP:SHAPE"]),
@@ -248,11 +248,11 @@ def test_a_full_mesh_has_a_domain():
         (
             "cpu",
             2,
-            "cpu can be used up to cpu:1 (1 chip), as the catalogue has no network that joins",
+            "cpu can be used up to cpu:1 (1 chip), because the catalogue has no network between",
         ),
         ("l4", 3, "use l4:4 (4 chips) or more"),
         ("v3", 5000, "v3 can be used up to v3:32x32 (1,024 chips)"),
-        ("h100", 10**8, "more than 10,000,000 of h100 would be needed: use a smaller model"),
+        ("h100", 10**8, "the model needs more than 10,000,000 chips of h100: use a smaller model"),
     ],
 )
 def test_enough_is_a_slice_that_exists_or_says_why_there_is_none(chip, chips, said):
@@ -300,8 +300,8 @@ def test_names_with_a_number_stay_names():
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("512xv5p", "not in which shape; write 'v5p:8x8x8' or "),
-        ("7xv5e", "not in which shape; write 'v5e:"),
+        ("512xv5p", "no shape; write 'v5p:8x8x8' or "),
+        ("7xv5e", "no shape; write 'v5e:"),
         ("12xh100", "write '2\\*h100:6' or "),
         ("h10x8", "unknown chip 'h10x8'; did you mean .*'h100'"),
     ],

@@ -46,7 +46,9 @@ def test_a_plan_on_one_says_so_and_what_to_give():
 def test_a_number_that_every_plan_needs_is_asked_for():
     chip = replace(load_chip("v2"), device_link_oneway=None)
     assert chip.unplanned == ("device_link_oneway",)
-    with pytest.raises(BadRequest, match="no slice of it is planned without; give it with --set"):
+    with pytest.raises(
+        BadRequest, match="no slice of it can be planned without it; give it with --set"
+    ):
         chip.require("device_link_oneway")
 
 

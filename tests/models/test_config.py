@@ -149,7 +149,7 @@ def test_the_text_model_of_an_unknown_wrapper_is_read_with_a_warning(section):
     cfg = from_hf(wrapped, name="new")
     assert params_total(cfg) == params_total(from_hf(inside, name="inside"))
     said = " ".join(model_warnings(cfg))
-    assert "new is a NewVisionModel, not known; read as LlamaForCausalLM" in said
+    assert "new is a NewVisionModel, which is unknown; read as LlamaForCausalLM" in said
     assert "vision_config of new: neither counted nor priced" in said
 
 
@@ -161,5 +161,5 @@ def test_a_family_may_be_named(tmp_path):
         assert (cfg.architecture, cfg.read_as) == ("LlamaForCausalLM", "MyLlama")
     with pytest.raises(BadRequest, match="unknown family 'lama'; did you mean 'llama'"):
         load_model(f"{path}#lama")
-    with pytest.raises(BadRequest, match="is in the zoo; leave out its family, llama"):
+    with pytest.raises(BadRequest, match="is in the zoo; leave out the family llama"):
         load_model("llama-3-8b#llama")

@@ -36,9 +36,12 @@ def refused(config) -> str:
         ({"vocab_size": ...}, ["vocab_size is missing"]),
         ({"intermediate_size": None}, ["expansion_ratio is missing"]),
         ({"text_config": 3}, ["text_config is 3", "must be an object"]),
-        ({"quantization_config": {"quant_method": "magic"}}, ["quantization_config", "not known"]),
+        (
+            {"quantization_config": {"quant_method": "magic"}},
+            ["quantization_config", "method is unknown"],
+        ),
         ({"torch_dtype": "float17"}, ["torch_dtype is 'float17'", "known: float32", "remove it"]),
-        ({"dtype": "torch.complex64"}, ["dtype is 'torch.complex64'", "no dtype that weights"]),
+        ({"dtype": "torch.complex64"}, ["dtype is 'torch.complex64'", "not stored in this dtype"]),
         ({"quantization_config": 8}, ["quantization_config is 8", "must be an object"]),
     ],
 )
@@ -82,7 +85,7 @@ def test_a_key_that_is_nearly_a_missing_one_is_named(slip, key):
     sizes = llama()
     text = refused(llama(**{key: ..., slip: sizes[key]}))
     assert f"{key} is missing" in text
-    assert f"if '{slip}' is a slip, correct it to '{key}'" in text
+    assert f"if '{slip}' is a typo, correct it to '{key}'" in text
     assert "slip" not in refused(llama(**{key: ..., "width_of_all": 3}))
 
 
@@ -102,10 +105,10 @@ def test_without_architectures_the_model_type_decides():
 def test_truncated_file(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(llama(), indent=2)[:150])
-    with pytest.raises(BadRequest, match=r"config.json' is no JSON at line \d+.*again"):
+    with pytest.raises(BadRequest, match=r"config.json' is not JSON at line \d+.*again"):
         load_model(file)
     file.write_text("")
-    with pytest.raises(BadRequest, match="is no JSON at column 1"):
+    with pytest.raises(BadRequest, match="is not JSON at column 1"):
         load_model(str(file))
     file.write_bytes(b"\xff\xfe{}")
     with pytest.raises(BadRequest, match="is not text in UTF-8 but in UTF-16"):
@@ -122,7 +125,7 @@ def test_layer_lists_must_fit():
 
 def test_more_experts_chosen_than_there_are():
     config = llama(architectures=["MixtralForCausalLM"], num_local_experts=4, num_experts_per_tok=5)
-    assert "there are only 4 experts" in refused(config)
+    assert "the model has only 4 experts" in refused(config)
 
 
 def test_null_is_not_absent():

@@ -146,8 +146,8 @@ def test_overrides(path, overrides, changes):
         ({"constants": "bok"}, "key 'constants' is 'bok'; it must be 'vendor' or 'book'"),
         ({"kind": "trian"}, "unknown plan kind 'trian'; did you mean 'train'?"),
         ({"kind": "[1]"}, "unknown plan kind '[1]'"),
-        ({"remat": "["}, "the value of --set remat is no YAML at line 1 column 2"),
-        ({"remat": "2024-13-01"}, "the value of --set remat is no YAML"),
+        ({"remat": "["}, "the value of --set remat is not YAML at line 1 column 2"),
+        ({"remat": "2024-13-01"}, "the value of --set remat is not YAML"),
         ({"global_batch_sequences": "100"}, "the nearest legal batch is 128 sequences"),
     ],
 )
@@ -160,17 +160,17 @@ def test_overrides_that_are_refused(path, overrides, said):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "holds no mapping of keys to values"),
-        (b"[1, 2]", "holds no mapping of keys to values"),
-        (b"just words", "holds no mapping of keys to values"),
-        (b"kind: train\nmesh: {fsdp: 4, ten", "is no YAML at line 2 column 20"),
-        (b"kind: train\n\tmodel: x", "is no YAML at line 2 column 1"),
+        (b"", "has no keys and values"),
+        (b"[1, 2]", "has no keys and values"),
+        (b"just words", "has no keys and values"),
+        (b"kind: train\nmesh: {fsdp: 4, ten", "is not YAML at line 2 column 20"),
+        (b"kind: train\n\tmodel: x", "is not YAML at line 2 column 1"),
         (b"\xff\xfe\x00", "is not text in UTF-8"),
-        (b"kind: train\nmodel: a\x00b", "is no text: line 2 holds a NUL byte"),
+        (b"kind: train\nmodel: a\x00b", "is not text: line 2 holds a NUL byte"),
         (b"model: llama-3-8b", "lacks slice, mesh, batch, length"),
         (b"kind: train\nmodel: llama-3-8b", "lacks slice, mesh, batch, length"),
         (b"kind: train\nmodle: llama-3-8b", "unknown key 'modle'; did you mean 'model'"),
-        (b"kind: train\n7: llama-3-8b", "the key 7 is no text; quote it"),
+        (b"kind: train\n7: llama-3-8b", "the key 7 is not text; quote it"),
     ],
 )
 def test_files_that_are_no_plan(tmp_path, content, said):
@@ -253,7 +253,7 @@ def test_all_keys_that_a_plan_by_hand_lacks_are_named_at_once(tmp_path):
     ):
         load_plan(path)
     path.write_text(FIVE.replace("64", "63"))
-    with pytest.raises(BadRequest, match="126 devices is no part of v5p:4x4x8, which has 128"):
+    with pytest.raises(BadRequest, match="126 devices does not fit v5p:4x4x8, which has 128"):
         load_plan(path)
 
 

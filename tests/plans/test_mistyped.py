@@ -89,7 +89,7 @@ def test_a_plan_written_by_hand_with_a_wrong_value(tmp_path, place, value):
         ("sequence_parallel", "maybe", "is 'maybe'; it must be true or false"),
         ("dtypes", "bf16", "is 'bf16'; it must be a mapping of keys to values"),
         ("remat_kinds", {"a": "saved"}, "'remat_kinds.a' has no such name; it must be 'block"),
-        ("remat", "selective", "; here that is 'matmul_outputs'"),
+        ("remat", "selective", "; shardwise calls it 'matmul_outputs'"),
         ("chips", {"spot": "x"}, "key 'chips.spot' is 'x'; it must be true or false"),
         ("expert_capacity", "x", "is 'x'; it must be a number"),
     ],

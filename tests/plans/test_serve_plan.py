@@ -198,7 +198,7 @@ def test_words_of_a_server_say_the_kind_and_the_lengths_have_two_names(tmp_path)
     [
         ("input: 1024\noutput: 256\n", "", "lacks input, output; a serving plan written by hand"),
         ("mesh: {tensor: 2}\n", "", "lacks mesh;"),
-        ("tensor: 2", "tensor: 3", "a mesh of 3 devices is no part of h100:2, which has 2"),
+        ("tensor: 2", "tensor: 3", "a mesh of 3 devices does not fit h100:2, which has 2"),
         ("rate: 10\n", "", "tpot of a load without a rate; give the key 'rate'"),
     ],
 )

@@ -36,13 +36,13 @@ def test_every_strategy_has_three_ordered_times(text, mesh, on):
     assert expected == pytest.approx(sorted(expected))
     for p in ranking.strategies:
         assert p.estimate.lower <= p.estimate.expected <= p.estimate.upper
-    assert " binds: at peak rates it alone takes " in ranking.reasons[0]
+    assert " at peak rates, of " in ranking.reasons[0]
 
 
 def test_the_reasons_name_the_next_best():
     ranking = ranked(*CASES[0])
     assert ranking.best.summary == "AllGather_X(B); AllGather_X(B) as collective matmul"
-    assert ranking.reasons[0].startswith("net:X binds")
+    assert ranking.reasons[0].startswith("net:X is the bound: ")
     assert ranking.reasons[1].startswith("next best, ")
     assert "AllGather_X(B)" in ranking.reasons[1]
 
@@ -127,5 +127,5 @@ def test_the_books_times_are_functions_of_sizes_and_degrees():
 
 
 def test_a_crossover_must_exist():
-    with pytest.raises(BadRequest, match=r"no crossover between 1 and 2: the second is the larger"):
+    with pytest.raises(BadRequest, match=r"no crossover between 1 and 2: the second is larger"):
         crossover(lambda x: x, lambda x: x + 1, 1, 2)

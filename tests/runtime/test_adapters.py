@@ -109,7 +109,7 @@ def test_requests_get_the_weights_that_they_name(base, tmp_path):
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"use_dora": True}, "use_dora is true"),
         ({"lora_alpha": None}, "lora_alpha is None"),
-        ({"fan_in_fan_out": True}, "take the adapter of this model"),
+        ({"fan_in_fan_out": True}, "use an adapter of this model"),
     ],
 )
 def test_what_is_no_lora_of_the_model_is_refused(base, tmp_path, changes, said):
@@ -123,5 +123,5 @@ def test_an_adapter_of_another_model_is_refused(base, tmp_path):
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     tensors["base_model.model.model.layers.9.mlp.up_proj.lora_A.weight"] = np.zeros((4, 64), "f4")
     save_file(tensors, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(BadRequest, match=r"no place for 'base_model.model.model.layers.9"):
+    with pytest.raises(BadRequest, match=r"no weight for 'base_model.model.model.layers.9"):
         load(base, load_model(base), "float32", adapter=tmp_path)

@@ -108,7 +108,7 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path):
 def test_a_tensor_without_a_place_is_named(tmp_path):
     cfg, _ = written("llama", tmp_path)
     rewritten(tmp_path, lambda held: held.update({"model.layers.0.extra": np.zeros(3, np.float32)}))
-    with pytest.raises(BadRequest, match=r"'model.layers.0.extra' \[3\] .* has no place"):
+    with pytest.raises(BadRequest, match=r"'model.layers.0.extra' \[3\] .* is not in model"):
         load(tmp_path, cfg)
 
 

@@ -141,7 +141,7 @@ def test_a_prompt_in_chunks_says_the_same_of_an_fp8_cache(checkpoint):
 
 def test_scales_that_devices_would_share_are_refused(checkpoint):
     folder, _ = checkpoint
-    with pytest.raises(BadRequest, match=r"weights in int4 .* or int8, whose scales span all"):
+    with pytest.raises(BadRequest, match=r"int4 weights .* or int8, whose scales span all"):
         open_engine(folder, EngineSettings(weights="int4", mesh={"tensor": 8}))
 
 

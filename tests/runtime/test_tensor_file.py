@@ -37,7 +37,7 @@ WHOLE = json.dumps({"a": entry(0, 32, (8,))})
         ({"a": entry(0, 16), "b": entry(0, 16), "c": entry(16, 32)}, "invalid offset"),
         ({"a": entry(-16, 0), "b": entry(0, 32, (8,))}, "`-16`"),
         ({"b": entry(16, 32)}, "invalid offset"),
-        ({"a": entry(0, 16)}, "cut off, or holds more than its tensors"),
+        ({"a": entry(0, 16)}, "cut off, or has data after its tensors"),
         ({"a": entry(0, 4, (True,)), "b": entry(4, 32, (7,))}, "boolean `true`"),
         ({"a": entry(0, 16, (4.0,)), "b": entry(16, 32)}, "floating point `4.0`"),
         ({"a": entry(0, 16, (-2, -2)), "b": entry(16, 32)}, "`-2`"),
@@ -57,21 +57,21 @@ def test_a_header_that_is_not_true_is_refused(tmp_path, header, said):
     path = put(tmp_path, header)
     with pytest.raises(BadRequest) as raised:
         read_folder(tmp_path)
-    assert str(raised.value).startswith(f"{path}: not a whole safetensors file (")
+    assert str(raised.value).startswith(f"{path}: not a complete safetensors file (")
     assert said in str(raised.value)
     assert "; fetch it again" in str(raised.value)
 
 
 def test_a_dtype_that_is_not_read_is_named(tmp_path):
     put(tmp_path, {"a": entry(0, 32, (64,), "F4")})
-    with pytest.raises(BadRequest, match="tensor 'a' has dtype F4, which is not read here; conv"):
+    with pytest.raises(BadRequest, match="tensor 'a' has dtype F4, which is not supported; conv"):
         read_folder(tmp_path)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0" * 7, struct.pack("<Q", 2**63) + b"{}", b"\xff" * 40])
 def test_a_file_without_a_header_is_refused(tmp_path, raw):
     (tmp_path / "x.safetensors").write_bytes(raw)
-    with pytest.raises(BadRequest, match=r"not a whole safetensors file \(.*header"):
+    with pytest.raises(BadRequest, match=r"not a complete safetensors file \(.*header"):
         read_header(tmp_path / "x.safetensors")
 
 
@@ -116,7 +116,7 @@ def test_an_index_does_not_leave_its_folder(tmp_path, name):
     a_tensor(tmp_path / "x.safetensors")
     an_index(tmp_path / "model", {"w": name.format(folder=tmp_path)})
     with pytest.raises(
-        BadRequest, match="it may name files beside it alone; fetch the checkpoint again"
+        BadRequest, match="it may name only files in its own folder; fetch the checkpoint again"
     ):
         read_folder(tmp_path / "model")
 
@@ -124,13 +124,13 @@ def test_an_index_does_not_leave_its_folder(tmp_path, name):
 @pytest.mark.parametrize("names", [{"w": 3}, {"w": ["a"]}, ["a"], {"w": None}, "a"])
 def test_an_index_that_names_no_files(tmp_path, names):
     an_index(tmp_path, names)
-    with pytest.raises(BadRequest, match=r"index\.json: no weight_map of tensors to files can"):
+    with pytest.raises(BadRequest, match=r"index\.json: it has no readable weight_map of tensors"):
         read_folder(tmp_path)
 
 
 def test_an_index_with_a_very_long_name(tmp_path):
     an_index(tmp_path, {"w": "x" * 5000})
-    with pytest.raises(BadRequest, match="which is not there; fetch it"):
+    with pytest.raises(BadRequest, match="which does not exist; fetch it"):
         read_folder(tmp_path)
 
 

@@ -380,7 +380,7 @@ LINES = ("In[B_X, D] * W[D, F] -> Out[B_X, F]",)
         (lambda: forward((), []), "the forward has no line; give at least one product"),
         (
             lambda: forward(["A[B] * W[B]"], ["W"]),
-            "'A[B] * W[B]' does not say what it makes; add '-> C[I, K]'",
+            "'A[B] * W[B]' has no result; add '-> C[I, K]'",
         ),
         (
             lambda: forward(["[B, D] * W[D, F] -> C[B, F]"], ["W"]),
@@ -429,7 +429,7 @@ LINES = ("In[B_X, D] * W[D, F] -> Out[B_X, F]",)
         ),
         (
             lambda: forward(["A[B, D] * W[D, F] -> C[B]"], ["W"]),
-            "dim 'F' is only summed in making 'C[B]'; a contracted dim stands in two operands",
+            "dim 'F' is only summed in making 'C[B]'; a contracted dim appears in two operands",
         ),
         (
             lambda: forward(["tanh(A[B, D]) -> C[D, B]"], []),

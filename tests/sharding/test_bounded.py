@@ -38,7 +38,7 @@ def test_many_axes_are_tried_in_fewer_orders_and_the_answer_says_so():
     text = "A[I_{c,b}, J, K_a] * B[J_d, K, L] -> C[I_{e,b}, L]"
     mesh = "a=2,b=2,c=2,d=2,e=2"
     answer = shard_expression(text, dims="I=64,J=64,K=64,L=64", mesh=mesh)
-    assert "tried in the order of the mesh and as written" in answer.notes[-1]
+    assert "tried only in mesh order and as written" in answer.notes[-1]
     assert answer.best.result == Layout.parse("C[I_{e,b}, L]")
 
 

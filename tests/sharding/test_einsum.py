@@ -60,11 +60,11 @@ def test_a_chain_is_products_from_left_to_right(text, products):
         ),
         (
             "A[I, J_X] * B[J_X, K] -> C[I, K]",
-            ["the local product comes out as C[I, K]{U_X}, C[I, K] is wanted"],
+            ["the local product is C[I, K]{U_X}, C[I, K] is wanted"],
         ),
         (
             "A[I_X, J] * B[J, K_X] -> C[I_X, K]",
-            ["axis X shards I of A and K of B: only the diagonal blocks would meet"],
+            ["axis X shards I of A and K of B: only the diagonal blocks would be multiplied"],
         ),
     ],
 )

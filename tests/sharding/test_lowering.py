@@ -69,7 +69,7 @@ def test_a_permute_moves_each_block_to_the_device_that_wants_it():
 
 def test_a_permute_over_too_few_axes_is_refused():
     swap = step("permute", "A[I_XY, J]", "A[I_YX, J]", "X")
-    with pytest.raises(BadRequest, match="is no permute over X; the blocks must"):
+    with pytest.raises(BadRequest, match="is not a permute over X; the blocks must"):
         permutation(swap, MESH)
 
 

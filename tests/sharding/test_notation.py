@@ -131,11 +131,11 @@ REFUSED = {
     "C[I_X, K]{U_X}": "mesh axis 'X' both cuts I and is unreduced in 'C[I_X, K]{U_X}'; partial "
     "sums over an axis cannot be cut by it, so remove one of them",
     "C[I]{U_XX}": "mesh axis 'X' is unreduced twice in 'C[I]{U_XX}'; name it once",
-    "A[I, I]": "dim 'I' stands twice in 'A[I, I]'; the dims of one array have different names, so "
+    "A[I, I]": "dim 'I' appears twice in 'A[I, I]'; the dims of one array have different names, so "
     "rename one",
-    "A[2I]": "'2I' in 'A[2I]' is no dim name; a dim is a letter or a word of letters and digits "
+    "A[2I]": "'2I' in 'A[2I]' is not a dim name; a dim is a letter or a word of letters and digits "
     "(D, heads)",
-    "2A[I]": "array '2A' is no array name; a name has letters, digits, inner '_' and trailing "
+    "2A[I]": "array '2A' is not an array name; a name has letters, digits, inner '_' and trailing "
     "primes (A, W_in, A')",
     "A[I_X, J": """\
 '[' is never closed at column 2 of 'A[I_X, J'; close it with ']'
@@ -175,7 +175,7 @@ an axis is missing at column 6 of 'A[I_{{}}]'; {AXIS_RULE}
   A[I_{X,
       ^""",
     "A[I_Xy]": f"""\
-'Xy' is no mesh axis at column 5 of 'A[I_Xy]'; {AXIS_RULE}; put several in braces
+'Xy' is not a mesh axis at column 5 of 'A[I_Xy]'; {AXIS_RULE}; put several in braces
   A[I_Xy]
       ^""",
     "A[I]{V_X}": """\
@@ -221,8 +221,8 @@ def test_one_array_is_no_product():
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        ({"name": "A-B", "dims": (Dim("I"),)}, "array 'A-B' is no array name"),
-        ({"name": "A", "dims": (Dim("I", ("Xy",)),)}, "'Xy' in 'A.I_Xy.' is no mesh axis"),
+        ({"name": "A-B", "dims": (Dim("I"),)}, "array 'A-B' is not an array name"),
+        ({"name": "A", "dims": (Dim("I", ("Xy",)),)}, "'Xy' in 'A.I_Xy.' is not a mesh axis"),
     ],
 )
 def test_a_layout_built_by_hand_is_checked_too(bad, text):

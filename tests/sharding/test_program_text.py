@@ -69,12 +69,16 @@ def test_inputs_are_the_layouts_that_no_step_makes():
     ("program", "styles", "said"),
     [
         (matmul(), ("pmap",), "unknown style 'pmap'"),
-        (matmul(), ("jit", "explicit"), "needs a mesh of Explicit axes; write it to its own file"),
+        (
+            matmul(),
+            ("jit", "explicit"),
+            "needs a mesh of Explicit axes; write that program to a separate file",
+        ),
         (matmul("fp4"), ("jit",), "unknown dtype of a JAX program 'fp4'"),
         (
             Program(mesh=Mesh.parse("X=2"), sizes={}, dtype="f32", steps=()),
             ("jit",),
-            "nothing is multiplied or moved",
+            "no step multiplies or moves anything",
         ),
         (
             matmul(
@@ -88,7 +92,7 @@ def test_inputs_are_the_layouts_that_no_step_makes():
                 )
             ),
             ("jit",),
-            "only products and communication become source",
+            "only products and communication can be written as source",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """What a rule of the book takes, read and checked by what its function says of it.
 
 A parameter's annotation says its kind: a chip, a slice, a mesh, a word of a closed set, a switch, a
-number or several. A text stands for what is no number; a number is finite and, unless arithmetic
+number or several. A text stands for what is not a number; a number is finite and, unless arithmetic
 alone is done with it (`SIGNED`), not negative. Every rule is called through `read_arguments`, so
 that none has to check this. A formula goes on between whole numbers, as one step of an answer may
 give it 117.6 chips; a question has whole ones of what is counted one by one (`check_whole`).
@@ -45,7 +45,7 @@ MOST_COUNTED = 10**15
 
 def read_arguments(parameters: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a function takes, by name. Raises BadRequest for one of another kind, outside
-    its range, or that is no word of its set; it names the parameter."""
+    its range, or that is not a word of its set; it names the parameter."""
     return {name: read_argument(parameters[name], value) for name, value in given.items()}
 
 

@@ -80,7 +80,7 @@ class ClosedForm:
 
 
 def _undefined(value: Any) -> bool:
-    """Whether an answer, or a part of it, is no number at all. An array may lack some of its
+    """Whether an answer, or a part of it, is not a number at all. An array may lack some of its
     values, as a sweep does beyond a rule's range."""
     if isinstance(value, float | np.ndarray):
         return bool(np.all(np.isnan(value)))

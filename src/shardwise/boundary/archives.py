@@ -37,13 +37,16 @@ def unpacked(data: bytes, path: Path, what: str, *, most: int = TABLE_BYTES) -> 
             found += unpacker.decompress(rest, most + 1 - len(found))
             if len(found) > most:
                 raise BadRequest(
-                    f"{what} '{path}' unpacks to more than the {format_bytes(most)} that are read"
+                    f"{what} '{path}' unpacks to more than {format_bytes(most)}, the limit; give "
+                    "a smaller one"
                 )
             if not unpacker.eof:
                 raise zlib.error("it is cut off")
             rest = unpacker.unused_data.lstrip(b"\0")
     except zlib.error as error:
-        raise BadRequest(f"{what} '{path}' is no whole gzip file: {error}; copy it anew") from None
+        raise BadRequest(
+            f"{what} '{path}' is not a complete gzip file: {error}; copy it anew"
+        ) from None
     if not data:
         raise BadRequest(f"{what} '{path}' is empty; copy it anew")
     return bytes(found)

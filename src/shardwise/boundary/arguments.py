@@ -17,8 +17,8 @@ def check_arguments(words: Sequence[str]) -> None:
     for word in words:
         if len(word) > LONGEST_ARGUMENT:
             raise BadRequest(
-                f"the argument {shown(word)} has {len(word):,} characters; "
-                f"at most {LONGEST_ARGUMENT:,} are read"
+                f"the argument {shown(word)} has {len(word):,} characters, and the limit is "
+                f"{LONGEST_ARGUMENT:,}; shorten it"
             )
         if "\0" in word or not (word.isascii() or _is_text(word)):
             raise BadRequest(f"the argument {shown(word)} is not text in UTF-8; rename the file")

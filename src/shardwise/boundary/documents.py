@@ -50,7 +50,7 @@ def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
 def parse_json(text: str, what: str, *, remedy: str = "") -> Any:
     """JSON as Python values; `what` names its source in messages.
 
-    NaN and Infinity are no JSON, though Python reads and writes them.
+    NaN and Infinity are not JSON, though Python reads and writes them.
     """
     end = f"; {remedy}" if remedy else ""
     try:
@@ -59,7 +59,7 @@ def parse_json(text: str, what: str, *, remedy: str = "") -> Any:
         # The column alone of a text on one line: `what` names the line of a file of many.
         line = f"line {error.lineno} " if "\n" in text else ""
         where = f"{line}column {error.colno}"
-        raise BadRequest(f"{what} is no JSON at {where}: {error.msg}{end}") from None
+        raise BadRequest(f"{what} is not JSON at {where}: {error.msg}{end}") from None
     except RefusedError as error:
         raise BadRequest(f"{what}: {error}{end}") from None
     except RecursionError:
@@ -113,7 +113,7 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
     except RecursionError:
         raise BadRequest(f"{what} nests deeper than {DEEPEST} levels") from None
     except ValueError as error:  # tomllib's own error is one, and so is a number of 5,000 digits
-        raise BadRequest(f"{what} is no TOML: {_line(str(error))}") from None
+        raise BadRequest(f"{what} is not TOML: {_line(str(error))}") from None
     check_value(found, what)
     return found
 
@@ -137,7 +137,7 @@ def parse_yaml(text: str, what: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1} column {mark.column + 1}" if mark else ""
         reason = getattr(error, "problem", None) or str(error)
-        raise BadRequest(f"{what} is no YAML{where}: {_line(reason)}") from None
+        raise BadRequest(f"{what} is not YAML{where}: {_line(reason)}") from None
     except RecursionError:
         raise BadRequest(f"{what} nests deeper than {DEEPEST} levels") from None
     check_value(found, what, True)
@@ -151,7 +151,7 @@ class RefusedError(Exception):
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise RefusedError(f"the key {shown(twice(k for k, _ in pairs))} stands twice; keep one")
+        raise RefusedError(f"the key {shown(twice(k for k, _ in pairs))} appears twice; keep one")
     return found
 
 
@@ -168,7 +168,9 @@ def _finite(text: str) -> float:
 
 def _integer(text: str) -> int:
     if len(text) > LONGEST:
-        raise RefusedError(f"a number has {len(text)} digits; {LONGEST} are read")
+        raise RefusedError(
+            f"a number has {len(text)} digits, and the limit is {LONGEST}; shorten it"
+        )
     return int(text)
 
 
@@ -178,11 +180,11 @@ STRICT: Mapping[str, Any] = {
     "parse_float": _finite,
     "parse_int": _integer,
 }
-"""What a decoder of JSON is given, so that it raises RefusedError for what is no JSON of ours."""
+"""What a decoder of JSON is given, so that it raises RefusedError for what is not JSON of ours."""
 
 
 def check_value(found: Any, what: str, texts: bool = False) -> None:
-    """Refuse what no reader of ours wants: depth, keys that are no text, numbers that are not
+    """Refuse what no reader of ours wants: depth, keys that are not text, numbers that are not
     finite, values of other types, and with `texts` text that cannot be written (half a pair)."""
     waiting: list[tuple[Any, int, str]] = [(found, 1, "")]
     while waiting:
@@ -192,8 +194,10 @@ def check_value(found: Any, what: str, texts: bool = False) -> None:
         if isinstance(value, dict):
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    read = " (YAML reads on, off, yes and no so)" * isinstance(key, bool)
-                    raise BadRequest(f"{what}: the key {shown(key)}{read} is no text; quote it")
+                    read = " (YAML reads on, off, yes and no as true or false)" * isinstance(
+                        key, bool
+                    )
+                    raise BadRequest(f"{what}: the key {shown(key)}{read} is not text; quote it")
                 if texts:
                     _check_text(key, what, place)
                 waiting.append((inner, depth + 1, f"{place}.{key}" if place else key))
@@ -228,7 +232,7 @@ def _at(place: str) -> str:
 
 def _check_text(value: str, what: str, place: str) -> None:
     if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-        raise BadRequest(f"{what}: {_at(place)} holds half of a surrogate pair, which is no text")
+        raise BadRequest(f"{what}: {_at(place)} holds half of a surrogate pair, which is not text")
 
 
 def _check_nodes(root: Any, what: str) -> None:
@@ -255,7 +259,10 @@ def _check_nodes(root: Any, what: str) -> None:
             continue
         line = node.start_mark.line + 1
         if id(node) in open_:
-            raise BadRequest(f"{what}, line {line}: an alias names what holds it; write it out")
+            raise BadRequest(
+                f"{what}, line {line}: an alias refers to a value that contains it; write the "
+                "value out"
+            )
         if depth > DEEPEST:
             raise BadRequest(f"{what} nests deeper than {DEEPEST} levels")
         if isinstance(node, yaml.MappingNode):
@@ -282,10 +289,10 @@ def _check_keys(node: Any, what: str) -> None:
         name = key.value
         if not isinstance(name, str):
             line = key.start_mark.line + 1
-            raise BadRequest(f"{what}, line {line}: a key is no text; keys must be text")
+            raise BadRequest(f"{what}, line {line}: a key is not text; quote it")
         if name in seen and name != "<<":
             line = key.start_mark.line + 1
-            raise BadRequest(f"{what}, line {line}: the key {shown(name)} stands twice; keep one")
+            raise BadRequest(f"{what}, line {line}: the key {shown(name)} appears twice; keep one")
         seen.add(name)
 
 

@@ -41,7 +41,7 @@ def split_lines(text: str, what: str, *, ends: bool = False) -> list[str]:
     """Lines as an editor counts them: they end with \\n, \\r\\n or \\r, not with the other line
     ends of Unicode, which JSON text may hold. `ends` keeps the ends."""
     if max(text.count("\n"), text.count("\r")) > MOST_LINES:
-        raise BadRequest(f"{what} has more than the {MOST_LINES:,} lines that are read; cut it")
+        raise BadRequest(f"{what} has more than {MOST_LINES:,} lines, the limit; shorten it")
     lines = list(io.StringIO(text, newline=""))
     return lines if ends else [line.rstrip("\r\n") for line in lines]
 
@@ -68,7 +68,7 @@ def decode(data: bytes, path: Path | str, what: str) -> str:
         raise BadRequest(f"{what} '{path}' is not text in UTF-8 but in UTF-16; save it as UTF-8")
     if b"\0" in data:
         line = data[: data.index(b"\0")].count(b"\n") + 1
-        raise BadRequest(f"{what} '{path}' is no text: line {line} holds a NUL byte")
+        raise BadRequest(f"{what} '{path}' is not text: line {line} holds a NUL byte")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -82,7 +82,7 @@ def decode(data: bytes, path: Path | str, what: str) -> str:
 def read_bytes(path: Path, what: str, *, most: int = DOCUMENT_BYTES, remedy: str = "") -> bytes:
     """The bytes of a file, or of a pipe that does not stall, of at most `most`.
 
-    Raises BadRequest for what cannot be read, is no file (a folder, a device) or is longer.
+    Raises BadRequest for what cannot be read, is not a file (a folder, a device) or is longer.
     """
     try:
         # Without O_NONBLOCK a named pipe that nobody writes would hang in `open`.
@@ -92,7 +92,7 @@ def read_bytes(path: Path, what: str, *, most: int = DOCUMENT_BYTES, remedy: str
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-            reason = "it is a folder" if stat.S_ISDIR(mode) else "it is no file"
+            reason = "it is a folder" if stat.S_ISDIR(mode) else "it is not a file"
             raise BadRequest(_message(path, what, reason, remedy))
         data = _drain(handle, most, path, what) if stat.S_ISFIFO(mode) else _all(handle, most)
     except OSError as error:
@@ -101,7 +101,7 @@ def read_bytes(path: Path, what: str, *, most: int = DOCUMENT_BYTES, remedy: str
         os.close(handle)
     if len(data) > most:
         raise BadRequest(
-            f"{what} '{path}' is longer than the {format_bytes(most)} that are read of such a file"
+            f"{what} '{path}' is longer than {format_bytes(most)}, the limit for this kind of file"
         )
     return data
 
@@ -128,7 +128,7 @@ def _drain(handle: int, most: int, path: Path, what: str) -> bytes:
         ready, _, _ = select.select([handle], [], [], max(0.0, until - time.monotonic()))
         if not ready:
             raise BadRequest(
-                f"{what} '{path}' is a pipe that brought nothing for {PIPE_SECONDS:g} s; "
+                f"{what} '{path}' is a pipe that delivered nothing for {PIPE_SECONDS:g} s; "
                 "write it to a file first"
             )
         try:

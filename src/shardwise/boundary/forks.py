@@ -221,7 +221,7 @@ async def _busy_after(seconds: float, what: str) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise BusyError(f"{what} waits for others that take long; try again later") from None
+        raise BusyError(f"{what} waits for other work; try again later") from None
 
 
 async def _received(end: socket.socket, count: int) -> bytes:

@@ -54,7 +54,7 @@ def _of_object(reader: "_ItemReader", key: str) -> Iterator[Any]:
         if not isinstance(name, str) or reader.sign() != ":":
             reader.fail("Expecting a name in quotes and ':'", reader.at)
         if name in seen or len(seen) >= MOST_KEYS:
-            twice = f": the key {shown(name)} stands twice; keep one"
+            twice = f": the key {shown(name)} appears twice; keep one"
             reader.refuse(twice if name in seen else f" has more than {MOST_KEYS:,} keys")
         seen.add(name)
         reader.at += 1
@@ -135,11 +135,11 @@ class _ItemReader:
         return found
 
     def fail(self, reason: str, at: int) -> NoReturn:
-        """Refuse what is no JSON, with its line and column."""
+        """Refuse what is not JSON, with its line and column."""
         place = self.start + len(self.text[:at].encode())
         line = self.data.count(b"\n", 0, place) + 1
         column = place - self.data.rfind(b"\n", 0, place)
-        self.refuse(f" is no JSON at line {line} column {column}: {reason}")
+        self.refuse(f" is not JSON at line {line} column {column}: {reason}")
 
     def refuse(self, rule: str) -> NoReturn:
         """Refuse the document, with the remedy."""

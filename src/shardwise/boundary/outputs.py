@@ -37,12 +37,10 @@ def check_output(
     if path is None:
         return
     if endings and not path.name.lower().endswith(endings):
-        raise BadRequest(
-            f"{option} '{path}': the ending says the format; use {' or '.join(endings)}"
-        )
+        raise BadRequest(f"{option} '{path}' must end in {' or '.join(endings)}")
     try:
         if any(given is not None and _same(path, given) for given in inputs):
-            raise BadRequest(f"{option} '{path}' is what the command reads; name another file")
+            raise BadRequest(f"{option} '{path}' is an input of the command; name another file")
         _check_place(path, option)
         if _stream(path) is not None or not path.is_file():
             return
@@ -72,7 +70,7 @@ def check_folder(
         for given in inputs:
             if given is not None and given.exists() and _same(path, given.parent):
                 raise BadRequest(
-                    f"{option} '{path}' holds '{given.name}', which the command reads; name "
+                    f"{option} '{path}' holds '{given.name}', an input of the command; name "
                     "another folder"
                 )
         held = next((f for f in sorted(path.iterdir()) if _is_whole(f)), None)
@@ -103,7 +101,7 @@ def write_table(
 def write_bytes(path: Path, data: bytes, *, option: str = "") -> None:
     """Write a file whole or not at all.
 
-    What is no file (a pipe, /dev/stdout) is written as it is; of a link, its target. Raises
+    What is not a file (a pipe, /dev/stdout) is written as it is; of a link, its target. Raises
     BadRequest where the place cannot be written, ShardwiseError where the disk is full.
     """
     try:

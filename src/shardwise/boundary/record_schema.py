@@ -49,7 +49,7 @@ def _schema(kind: Any, defs: dict[str, Schema]) -> Schema:
         return {"type": "array", "prefixItems": [_schema(one, defs) for one in arguments]}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return {"type": "array", "items": _schema(arguments[0], defs)}
-    raise TypeError(f"no JSON Schema is known of {kind}")
+    raise TypeError(f"no JSON Schema is known for {kind}")
 
 
 def _reference(kind: type[Any], defs: dict[str, Schema]) -> Schema:

@@ -87,13 +87,12 @@ def server_at(address: str, *, api_key: str | None = None, in_clear: bool = Fals
         return found
     if len(key) > 4096 or not all("!" <= c <= "~" for c in key):
         raise BadRequest(
-            f"{name} is no key: a key is up to 4,096 letters, digits and marks of ASCII, "
-            "without spaces"
+            f"{name} is not a key: a key has up to 4,096 printable ASCII characters and no spaces"
         )
     if not (found.private or in_clear):
         raise BadRequest(
-            f"{name} would go unencrypted to {found}; give an https:// address or a tunnel that "
-            "begins on this machine, or say --key-in-clear"
+            f"{name} would go unencrypted to {found}; give an https:// address, use a tunnel "
+            "that begins on this machine, or add --key-in-clear"
         )
     return replace(found, key=key)
 
@@ -128,21 +127,21 @@ def _parsed(address: str, name: str) -> Endpoint:
 
 
 def _fault(url: SplitResult) -> str:
-    """Why this is no address of a server."""
+    """Why this is not an address of a server."""
     if url.scheme not in ("http", "https"):
-        return "it begins neither with http:// nor with https://"
+        return "it must begin with http:// or https://"
     if "@" in url.netloc:
-        return "it has a name or password in it; a key is given with --api-key"
+        return "it contains a name or password; give a key with --api-key"
     if url.query or url.fragment:
         return "it has a '?' or '#'"
-    return "" if url.hostname else "it names no host"
+    return "" if url.hostname else "it has no host"
 
 
 def _no_address(name: str, address: str, reason: str) -> BadRequest:
     # What stands before an @ is a secret.
     text = shown("..." + address[address.rindex("@") :] if "@" in address else address)
     return BadRequest(
-        f"{name} {text} is no address of a server: {reason}; give one such as http://localhost:8000"
+        f"{name} {text} is not a server address: {reason}; give one such as http://localhost:8000"
     )
 
 
@@ -168,9 +167,9 @@ class _AnswerLimits:
         """Count bytes that came."""
         self._bytes += size
         if self._bytes > self.most:
-            raise _TooMuchError(f"goes on beyond {self.most:,} bytes")
+            raise _TooMuchError(f"has more than {self.most:,} bytes")
         if time.thread_time() - self._begun > _WORK_SECONDS:
-            raise _TooMuchError(f"takes over {_WORK_SECONDS:g} s of work to read")
+            raise _TooMuchError(f"takes over {_WORK_SECONDS:g} s of CPU to read")
 
 
 class _Limited(io.RawIOBase):
@@ -212,7 +211,8 @@ def answered(
         yield _asked(connection, server, path, body, limits)
     except TimeoutError:
         raise BadRequest(
-            f"{server} took over {timeout:g} s for {path}; give it longer, or see what holds it up"
+            f"{server} took over {timeout:g} s to answer {path}; allow more time, or find what "
+            "delays it"
         ) from None
     except OSError as error:
         raise BadRequest(
@@ -221,13 +221,11 @@ def answered(
         ) from None
     except (http.client.HTTPException, ValueError, OverflowError) as error:
         raise BadRequest(
-            f"{server} answers {path} with what is no HTTP ({_reason(error)}); give the address "
-            "of a server that speaks it"
+            f"{server} does not answer {path} with HTTP ({_reason(error)}); give the address of "
+            "an HTTP server"
         ) from None
     except _TooMuchError as error:
-        raise BadRequest(
-            f"the answer of {server} to {path} {error}; ask a server that keeps to what it is asked"
-        ) from None
+        raise BadRequest(f"the answer of {server} to {path} {error}; ask another server") from None
     finally:
         connection.close()
 
@@ -270,8 +268,8 @@ def _refusal(server: Endpoint, answer: http.client.HTTPResponse) -> str:
     place = answer.getheader("Location", "")
     if 300 <= answer.status < 400 and place:
         return (
-            f"points elsewhere ({answer.status}), to {_told(server, place)}, which is not "
-            "followed; give that address if you trust it"
+            f"points elsewhere ({answer.status}), to {_told(server, place)}, and redirects are "
+            "not followed; give that address if you trust it"
         )
     said = _told(server, answer.read(500).decode("utf-8", "replace"), 500)
     hint = ""
@@ -315,7 +313,7 @@ def streamed(
                 return
             if text.startswith("data:"):
                 yield _event(server, text.removeprefix("data:"))
-    raise BadRequest(f"the answer of {server} ended before its [DONE]; see what stopped it")
+    raise BadRequest(f"the answer of {server} ended before [DONE]; see why the server stopped")
 
 
 def _event(server: Endpoint, text: str) -> StreamEvent:
@@ -349,6 +347,6 @@ def _text(server: Endpoint, choice: Any) -> str | None:
 
 def _no_event(server: Endpoint, reason: str) -> BadRequest:
     return BadRequest(
-        f"an event of {server} is none of OpenAI's form: {reason}; name a server that has "
+        f"an event of {server} is not in OpenAI's format: {reason}; name a server that has "
         "/v1/completions"
     )

@@ -88,11 +88,11 @@ def parse_table(
     rows, places = [], []
     for line, cells in found:
         if len(rows) * len(columns) > MOST_CELLS:
-            raise BadRequest(f"{what} has more than the {MOST_CELLS:,} cells that are read; cut it")
+            raise BadRequest(f"{what} has more than {MOST_CELLS:,} cells, the limit; shorten it")
         if len(cells) != len(columns):
             raise BadRequest(
-                f"{what}, line {line}: it has {len(cells)} cells, the header {len(columns)}; "
-                "quote cells that hold commas, and leave none out"
+                f"{what}, line {line}: it has {len(cells)} cells and the header has "
+                f"{len(columns)}; quote cells that contain commas, and leave no cell out"
             )
         rows.append(dict(zip(columns, cells, strict=True)))
         places.append(line)
@@ -109,8 +109,8 @@ def _cells(reader: Any, numbers: list[int], what: str) -> Iterable[tuple[int, li
             line = numbers[min(begins, len(numbers) - 1)]
             reason = str(error)
             if "field larger" in reason:
-                reason = f"a cell has over {LONGEST_CELL:,} characters (an open quote?)"
-            raise BadRequest(f"{what}, line {line} is no CSV: {reason}") from None
+                reason = f"a cell has over {LONGEST_CELL:,} characters (is a quote not closed?)"
+            raise BadRequest(f"{what}, line {line} is not CSV: {reason}") from None
         if cells is None:
             return
         if any(cell.strip() for cell in cells):

@@ -43,8 +43,8 @@ def load_chip(
 
     constants: "vendor", or "book" for the number of the book's latest table where it gives one.
     hw_files: TOML or YAML files, each one chip record; its `id` is added or overridden, and `base`
-        names the chip that it starts from. Later files win. A file as the catalogue has them will
-        do, too; its `cloud` and `exports` are looked up only once it lies there.
+        names the chip that it starts from. Later files win. A file of the catalogue works
+        too, without its `cloud` and `exports`.
     set_: overrides "chip.hbm_bandwidth=3e12" (the "chip." may be left out), applied last.
     prices: dollars per chip-hour by chip name or alias (`--price`), of this chip.
     Raises BadRequest for an unknown chip, field or constants, for a value of a wrong type, and for
@@ -123,7 +123,7 @@ def _no_faster(shares: Mapping[str, Any]) -> dict[str, Any]:
 def _not_derated(name: str) -> dict[str, Any]:
     """The book derates nothing: every share is 1, and no kernel takes longer than its FLOPs."""
     book = 0.0 if name == "matmul_ramp" else 1.0
-    return {"book": book, "book_source": "the book derates nothing", "book_basis": "book's peak"}
+    return {"book": book, "book_source": "the book uses no derating", "book_basis": "book's peak"}
 
 
 def _generation(name: Any, chip_id: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
     for path in paths:
         own = _load_file(Path(path))
         if not isinstance(own.get("id"), str):
-            raise BadRequest(f"hardware file '{path}' has no 'id'; it holds one chip, named by it")
+            raise BadRequest(f"hardware file '{path}' has no 'id'; give the id of the chip")
         spellings = own.get("aliases", [])
         if not isinstance(spellings, list) or not all(isinstance(a, str) for a in spellings):
             raise BadRequest(
@@ -232,14 +232,14 @@ def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
     keys = path.split(".")
     entry = {"value": value, "source": f"--set {text.partition('=')[0].strip()}"}
     top = [*FIELDS, *(t for t in TABLES if t not in ("sources", "prices"))]
-    check_known("chip field", keys[0], top, "paths are those of `shardwise hw show --json`")
+    check_known("chip field", keys[0], top, "`shardwise hw show --json` lists the paths")
     if keys[0] in FIELDS and len(keys) == 1:
         return {**record, keys[0]: entry}
     if keys[:2] in (["network", "kind"], ["network", "levels"]):
-        raise BadRequest(f"--set '{text}': '{path}' is changed in a --hw file, not by --set")
+        raise BadRequest(f"--set '{text}': '{path}' can be changed in a --hw file only")
     if keys[0] in FIELDS or len(keys) != 2:
         raise BadRequest(
-            f"--set '{text}': '{path}' is no number of a chip; see `shardwise hw show`"
+            f"--set '{text}': '{path}' is not a number of a chip; see `shardwise hw show`"
         )
     if keys[0] == "network":
         _check_priced(record.get("network"), keys[1], f"--set '{text}'")
@@ -265,8 +265,8 @@ def _check_priced(network: Any, key: str, text: str) -> None:
     kind = network.get("kind") if isinstance(network, Mapping) else None
     if key in _SHOWN_ONLY.get(str(kind), ()):
         raise BadRequest(
-            f"{text} would change no time: a switched chip is priced by what it injects over all "
-            f"of its links; give network.chip_oneway in bytes/s "
+            f"{text} would change no time: a switched chip is priced by its total injection "
+            "bandwidth; give network.chip_oneway in bytes/s "
             f"(--set chip.network.chip_oneway=NUMBER)"
         )
 
@@ -294,7 +294,7 @@ def _own_price(named: str, chip_id: str, usd: float, files: Mapping[str, Any]) -
     asked = f"'{named}'" if named == other else f"'{named}' ({other})"
     raise BadRequest(
         f"--price {named}={usd:g} is for chip {asked}, but the chip here is '{chip_id}', so it "
-        f"would change nothing; write --price {chip_id}=USD, or leave it out"
+        f"would have no effect; write --price {chip_id}=USD, or leave it out"
     )
 
 

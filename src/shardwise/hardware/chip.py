@@ -160,7 +160,7 @@ class Chip:
         if value is None:
             wants = "the answer needs it"
             if field in self.unplanned:
-                wants = "no slice of it is planned without"
+                wants = "no slice of it can be planned without it"
             raise BadRequest(
                 f"chip '{self.id}' has no '{field}' ({FIELDS[field].about}) in the catalogue and "
                 f"{wants}; give it with --set chip.{field}=NUMBER or --hw FILE"
@@ -252,12 +252,12 @@ EFFICIENCIES = (
 """The constants of a chip; with `matmul_fp8` at most eight."""
 GIVEN = "given"
 BASES: Mapping[str, str] = {
-    "measured": "a benchmark of a kernel or a link, or steps that were timed",
+    "measured": "a benchmark of a kernel or link, or timed steps",
     "fitted": "fitted on published runs",
-    "prior": "what its kind lets expect",
+    "prior": "estimated from chips of its kind",
     "compiler": "compiled programs, or the compiler's own estimate",
-    "book's peak": "the book derates nothing",
-    "assumed": "a guess, whose reason its source says",
+    "book's peak": "the book uses no derating",
+    "assumed": "a guess; its source gives the reason",
     GIVEN: "a user's own",
 }
 """What kind of number a constant is, and what that means; `GIVEN` where nothing is said."""

@@ -60,14 +60,14 @@ def split_cloud_name(text: str) -> tuple[str, int] | None:
 def cloud_shape(family: str, number: int, network: Torus) -> tuple[Shape, str]:
     """The shape a Cloud name stands for, and a note on how it was read.
 
-    Raises BadRequest where the number is no slice, or where the name needs a topology.
+    Raises BadRequest where the number is not a slice, or where the name needs a topology.
     """
     rule, name = families()[family], f"{family}-{number}"
     chips = number / rule.per_chip
     shapes = shapes_with(network, chips)
     if not shapes:
         raise BadRequest(
-            f"cloud name '{name}' is no slice: its number counts {rule.unit}, "
+            f"cloud name '{name}' is not a slice: its number counts {rule.unit}, "
             f"{rule.per_chip} per chip, and no {rule.chip} slice has {chips:g} chips; "
             f"nearest: {_near(family, chips, network)}"
         )
@@ -75,8 +75,8 @@ def cloud_shape(family: str, number: int, network: Torus) -> tuple[Shape, str]:
     if others and rule.needs_topology:
         spelt = ", ".join(f"'{rule.chip}:{shape_text(s)}'" for s in shapes)
         raise BadRequest(
-            f"cloud name '{name}' names {len(shapes)} topologies of {chips:g} chips; "
-            f"say which one: {spelt}"
+            f"cloud name '{name}' has {len(shapes)} topologies of {chips:g} chips; "
+            f"name one: {spelt}"
         )
     note = f"{name} counts {rule.unit}: {chips:g} chips, shape {shape_text(best)}"
     if others:

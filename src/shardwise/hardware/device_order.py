@@ -49,7 +49,7 @@ def mesh_coordinates(piece: Slice, degrees: Mapping[str, int]) -> np.ndarray:
     if not placement.legal:
         text = ",".join(f"{axis}={n}" for axis, n in degrees.items())
         raise BadRequest(
-            f"mesh {text} does not lie on '{piece}', which has {piece.devices} devices; its "
+            f"mesh {text} does not fill '{piece}', which has {piece.devices} devices; its "
             "degrees must multiply to them"
         )
     return device_coordinates(placement)

@@ -78,4 +78,4 @@ def _leaf(chip: Chip) -> TreeLevel:
     for level in fat_tree(chip):
         if level.chips > domain:
             return level
-    raise BadRequest(f"chip '{chip.id}' has no catalogued switches above its node")
+    raise BadRequest(f"chip '{chip.id}' has no switches above its node in the catalogue")

@@ -8,7 +8,8 @@ opening a file; any other name reads the first paragraphs of all files, once.
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,14 @@ def resolve_chip(name: str, extra: Mapping[str, Mapping[str, Any]] | None = None
         return key
     known, meant = aliases(), _by_squeezed().get(_squeezed(key), ())
     if key not in known and len(meant) != 1:
-        raise unknown("chip", name, [*(extra or {}), *known], REMEDY)
+        raise unknown("chip", name, [*(extra or {}), *_nearest(key)], REMEDY)
     return known.get(key) or next(iter(meant))
+
+
+def _nearest(name: str) -> Iterable[str]:
+    """Of each chip the spelling that is most like a name."""
+    likest = sorted(aliases(), key=lambda known: SequenceMatcher(a=known, b=name).ratio())
+    return {aliases()[known]: known for known in likest}.values()
 
 
 @cache

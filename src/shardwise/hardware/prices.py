@@ -180,7 +180,7 @@ def _listed() -> tuple[tuple[str, Price], ...]:
 
 def _rows(rows: Iterable) -> Iterable[tuple[str, Price]]:
     for row in rows:
-        undated = "; the list bears no date, as_of is the day it was read"
+        undated = "; the list has no date, so as_of is the day it was read"
         price = Price(
             usd_per_chip_hour=float(row["usd_per_chip_hour"]),
             as_of=row["as_of"],

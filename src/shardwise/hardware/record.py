@@ -190,7 +190,7 @@ def _efficiency(table: Record, reader: RecordReader) -> Efficiency:
     if missing:
         raise BadRequest(
             f"chip '{reader.chip}' lacks efficiency.{missing[0]}, the fraction of peak behind "
-            f'"expected"; write it, or start from a chip of the catalogue with base = "h100"'
+            f'"expected"; write it, or start from a catalogue chip with base = "h100"'
         )
     paths = {name: f"efficiency.{name}" for name in table}
     values = {name: reader.read(table, name, field_of(path), path) for name, path in paths.items()}
@@ -275,8 +275,8 @@ def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
         for key in (f.name for f in fields(Price) if f.default is MISSING):
             if not isinstance(entry, Mapping) or key not in entry:
                 raise BadRequest(
-                    f"'{role}' of chip '{reader.chip}' lacks '{key}'; a price says how much, as "
-                    f"of when, from which source, of what kind and whether the host is in it"
+                    f"'{role}' of chip '{reader.chip}' lacks '{key}'; a price needs an amount, a "
+                    "date, a source, a kind and whether it includes the host"
                 )
         for key in entry:
             check_known(f"field of '{role}' of chip '{reader.chip}'", key, names)

@@ -83,6 +83,12 @@ class Slice:
         return self.chips * self.chip.jax_devices_per_chip
 
     @property
+    def chips_text(self) -> str:
+        """How many chips, and where a mesh counts more devices than chips, how many each has."""
+        each = self.chip.jax_devices_per_chip
+        return many(self.chips, "chip") + (f" of {each} devices" if each > 1 else "")
+
+    @property
     def hosts(self) -> int:
         return self.count * math.ceil(self.chips_each / self.chip.chips_per_host)
 
@@ -108,7 +114,7 @@ class Spelling:
 
 
 def parse_slice(text: str, load: Callable[[str], Chip] = load_chip) -> Slice:
-    """The slice a text spells; `load` finds the chip. See GRAMMAR.
+    """The slice that a text names; `load` finds the chip. See GRAMMAR.
 
     >>> str(parse_slice("h100:1024"))
     '128*h100:8'
@@ -182,7 +188,7 @@ def _only_shape(text: str, chip: Chip, chips: int) -> Shape:
         return shapes[0]
     near = shapes or nearest_shapes(chip.network, (chips,))
     spelt = " or ".join(f"'{chip.id}:{shape_text(shape)}'" for shape in near)
-    raise BadRequest(f"slice '{text}' says how many chips and not in which shape; write {spelt}")
+    raise BadRequest(f"slice '{text}' gives the number of chips and no shape; write {spelt}")
 
 
 def slices_of(chip: Chip, domains: int = 1) -> tuple[Slice, ...]:
@@ -217,12 +223,12 @@ def enough(chip: Chip, chips: int) -> str:
     count = 2 ** (math.ceil(chips / largest.chips) - 1).bit_length()
     if count > 1 and chip.data_centre is None:
         return (
-            f"{chip.id} can be used up to {largest} ({many(largest.chips, 'chip')}), as the "
-            f"catalogue has no network that joins several: use another chip, or give "
+            f"{chip.id} can be used up to {largest} ({many(largest.chips, 'chip')}), because the "
+            "catalogue has no network between them: use another chip, or give "
             f"--set chip.data_centre.chip_oneway=NUMBER --set chip.data_centre.hop_seconds=NUMBER"
         )
     if count * largest.chips > _MOST_CHIPS:
-        return f"more than {_MOST_CHIPS:,} of {chip.id} would be needed: use a smaller model"
+        return f"the model needs more than {_MOST_CHIPS:,} chips of {chip.id}: use a smaller model"
     joined = Slice(chip=chip, count=count, shape=largest.shape)
     piece = next((s for s in inside if s.chips >= chips), joined)
     return f"use {piece} ({many(piece.chips, 'chip')}) or more"
@@ -265,7 +271,7 @@ def _split(text: str) -> tuple[int | None, str, Shape | None]:
     if count is not None and count < 1:
         raise BadRequest(f"slice '{text}': the count {count} must be 1 or more")
     if sizes is not None and 0 in sizes:
-        raise BadRequest(f"slice '{text}': a size of 0 is no slice; every size is 1 or more")
+        raise BadRequest(f"slice '{text}': a size of 0 is not a slice; every size is 1 or more")
     return count, match["chip"].strip(), sizes
 
 
@@ -296,7 +302,7 @@ def _from_domain(text: str, count: int | None, chip: Chip, shape: Shape) -> Spel
         return Spelling(text=text, slice=piece, notes=(Remark(f"{text} is short for {piece}"),))
     rule = f"{chip.id} joins at most {domain} chips in one domain"
     if count is None:
-        rule += f" and {chips} is no multiple of {domain}"
+        rule += f" and {chips} is not a multiple of {domain}"
     raise BadRequest(f"slice '{text}': {rule}; write {_spellings(chip, (count or 1) * chips)}")
 
 
@@ -316,12 +322,12 @@ def _check_shape(chip: Chip, shape: Shape) -> None:
         if not is_legal(network, shape):
             near = ", ".join(f"'{chip.id}:{shape_text(s)}'" for s in nearest_shapes(network, shape))
             raise BadRequest(
-                f"'{chip.id}:{shape_text(shape)}' is no slice of {chip.id}, whose slices are "
+                f"'{chip.id}:{shape_text(shape)}' is not a slice of {chip.id}, whose slices are "
                 f"{rule_text(network)}; nearest: {near}"
             )
     elif len(shape) != 1 or not 1 <= shape[0] <= domain_of(chip):
         raise BadRequest(
-            f"'{chip.id}:{shape_text(shape)}' is no slice of {chip.id}, which joins 1 to "
+            f"'{chip.id}:{shape_text(shape)}' is not a slice of {chip.id}, which joins 1 to "
             f"{domain_of(chip)} chips in one domain"
         )
 

@@ -93,7 +93,9 @@ def _function(said: str | list[str]) -> Any:
     name, *arguments = [said] if isinstance(said, str) else said
     homes = (patterns, blocks, families, hybrids, latents, towers)
     found = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
-    assert found is not None, f"data/architectures.toml names the function '{name}', there is none"
+    assert found is not None, (
+        f"data/architectures.toml names the function '{name}', which does not exist"
+    )
     return found(*arguments) if arguments else found
 
 
@@ -188,13 +190,13 @@ def _not_known(
     """The error for a class that no row reads: first as what it can be read, then how it may have
     been meant to be spelt."""
     close = get_close_matches(name, known, n=1, cutoff=0.88)  # most end in ForCausalLM
-    slip = f"; if the name is a slip, correct it to '{close[0]}'" if close else ""
+    slip = f"; if the name is a typo, correct it to '{close[0]}'" if close else ""
     names, unread = relatives.names, relatives.unread
     if unread or not names:
         way = (
             f"no known class has all its keys{_all_but(names, unread)}: docs/models.md lists the "
-            "known ones, and if it has the shape of one of them, add --as CLASS; CONTRIBUTING.md "
-            "tells how one is added"
+            "known ones; if it has the shape of one of them, add --as CLASS; CONTRIBUTING.md "
+            "shows how to add a class"
         )
         return BadRequest(f"{file}: unknown {kind} {shown(name)}; {way}{slip}")
     near = " or ".join(names[:3])

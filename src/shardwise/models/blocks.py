@@ -277,7 +277,7 @@ def experts(r: Reader, t: Traits) -> Moe:
     or a count of them with a width of their own."""
     total, chosen = r.size("num_experts"), r.size("num_experts_per_tok")
     if chosen > total:
-        raise r.error("num_experts_per_tok", chosen, f"there are only {total} experts to choose")
+        raise r.error("num_experts_per_tok", chosen, f"the model has only {total} experts")
     d_ff = r.size("moe_intermediate_size")
     shared, width = _shared(r, t, d_ff)
     return Moe(
@@ -312,6 +312,6 @@ def _shared(r: Reader, t: Traits, d_ff: int) -> tuple[int, int]:
 def scaled_width(r: Reader, key: str, width: int) -> int:
     """A width that the number under `key` made; BadRequest for one that no width is."""
     if not 0 < width <= LIMIT:
-        rule = f"it makes a width of {width:,}, and a width is 1 to {LIMIT:,}"
+        rule = f"it makes a width of {width:,}; a width must be 1 to {LIMIT:,}"
         raise r.error(key, r.number(key), rule)
     return width

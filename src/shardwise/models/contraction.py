@@ -41,7 +41,7 @@ class Contraction:
         new = set(out) - set(left) - set(right)
         if lost or new:
             dim = min(lost | new)
-            rule = "is in one operand only, so the result must keep it"
+            rule = "is in one operand only; keep it in the result"
             raise BadRequest(
                 f"contraction '{text}': dim '{dim}' "
                 + (rule if lost else "is in the result but in no operand; remove it")

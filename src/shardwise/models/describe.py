@@ -147,7 +147,7 @@ def unpriced(cfg: ModelConfig) -> list[str]:
     if asked := cfg.provenance.get("asked"):
         said.append(Remark(asked))
     if cfg.read_as:
-        said.append(f"{cfg.name} is a {cfg.read_as}, not known; read as {cfg.architecture}")
+        said.append(f"{cfg.name} is a {cfg.read_as}, which is unknown; read as {cfg.architecture}")
     if cfg.unread:
         keys = ", ".join(map(shown, cfg.unread))
         said.append(
@@ -156,7 +156,7 @@ def unpriced(cfg: ModelConfig) -> list[str]:
     for tower in cfg.towers:
         said.append(f"{tower.name} tower of {cfg.name}: counted in params_total, never priced")
     for section in cfg.towers_unread:
-        said.append(f"{section} of {cfg.name}: neither counted nor priced; its class is not known")
+        said.append(f"{section} of {cfg.name} is neither counted nor priced: its class is unknown")
     if any(layer.mixer is not None and layer.mixer.kind == "cross" for layer in cfg.groups):
         said.append("cross-attention: FLOPs and cache of the image tokens are not counted")
     if any(layer.reused for layer in cfg.groups):
@@ -172,8 +172,8 @@ def context_warning(cfg: ModelConfig, tokens: int) -> list[str]:
     if cfg.max_context is None or tokens <= cfg.max_context:
         return []
     said = (
-        f"sequences of {tokens:,} tokens are longer than the {cfg.max_context:,} that {cfg.name} "
-        f"was made for (max_position_embeddings): they are priced, but its answers may be poor"
+        f"sequences of {tokens:,} tokens are longer than the {cfg.max_context:,} of {cfg.name} "
+        "(max_position_embeddings): they are priced, but answers may be poor"
     )
     return [said]
 

@@ -120,7 +120,7 @@ def laguna_traits(r: Reader) -> Traits:
 
 
 def step_traits(r: Reader) -> Traits:
-    """Step 3.5 and 3.7: Laguna's, with a bias of the choice that is no parameter."""
+    """Step 3.5 and 3.7: Laguna's, with a bias of the choice that is not a parameter."""
     return replace(laguna_traits(r), selection_bias=False)
 
 
@@ -232,7 +232,7 @@ def product_key_mlps(r: Reader, kinds: list[str], t: Traits) -> list[Mlp | Moe]:
         product_keys=True,
     )
     if moe.experts_per_token > moe.experts:
-        rule = f"there are only {moe.experts} experts to choose"
+        rule = f"the model has only {moe.experts} experts"
         raise r.error("num_experts_per_tok", moe.experts_per_token, rule)
     return [moe] * len(kinds)
 

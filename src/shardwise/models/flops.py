@@ -141,7 +141,7 @@ def keys_seen(layer: Layer, context: Quantity, causal: bool = True) -> Quantity:
 
     Causal, query i sees i of `context` keys, so half of them on average, and w - w^2 / (2 context)
     within a window (or a choice) of w. Not causal: all of them, up to the window. Compressed
-    entries count one each. 0 for cross attention, whose keys are no text, and without attention.
+    entries count one each. 0 for cross attention, whose keys are not text, and without attention.
     """
     match layer.mixer:
         case Attention(kind="cross"):

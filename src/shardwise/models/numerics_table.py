@@ -144,7 +144,7 @@ def read_numerics(
     """
     row = numerics_rows().get(model_type)
     if row is None:
-        return None, f"the runtime has no rule for model type '{model_type}'"
+        return None, f"the runtime does not support model type '{model_type}'"
     for layer in stack:
         why = unsupported(layer)
         if why:
@@ -164,7 +164,7 @@ def unsupported(layer: Layer) -> str:
         return "its layers hold attention or an MLP alone"
     scalar = isinstance(mixer, DeltaNet) and mixer.gate == "scalar" and not mixer.output_rank
     if not (scalar or isinstance(mixer, Attention | LatentAttention | ShortConv)):
-        return f"its layers mix by '{mixer.kind}', which the runtime does not have"
+        return f"its layers use the mixer '{mixer.kind}', which the runtime does not support"
     latent = isinstance(mixer, LatentAttention) and mixer.sparse_top_k is not None
     if latent or (isinstance(mixer, Attention) and mixer.indexer):
         return f"its {'latent ' * latent}attention chooses keys with an indexer"

@@ -29,8 +29,8 @@ _TOWER_LETTERS = "abcdefgh"
 def parameters(cfg: ModelConfig) -> tuple[Parameter, ...]:
     """Every tensor of the model, one row per distinct tensor; letters as above.
 
-    Rows of layer group i carry `group=i` and `layers=` how often it occurs. Sums over the rows
-    are the counts: `sum(p.params)` is params_total. Layer rows of a group: `p.group == i`.
+    Rows of layer group i have `group=i`, and `layers` says how often it occurs. `sum(p.params)`
+    over all rows is params_total.
     """
     rows = _embedding(cfg)
     for index, (layer, count) in enumerate(cfg.layer_groups()):

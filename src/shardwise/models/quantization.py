@@ -81,7 +81,7 @@ def _stored(r: Reader) -> str:
         return "bf16"
     known = name.removeprefix("torch.")
     if known not in STORED:
-        rule = f"it is no dtype that weights are stored in (known: {', '.join(STORED)})"
+        rule = f"weights are not stored in this dtype (known: {', '.join(STORED)})"
         raise r.error(key, name, rule, "correct it, or remove it to count bf16 weights")
     return STORED[known]
 
@@ -112,7 +112,7 @@ def _quantized(r: Reader, config: Mapping[str, Any]) -> str:
         names = _FLOATS if kind == "float" else _INTEGERS
         if bits in names:
             return names[bits]
-    rule = f"its method is not known (known: {', '.join(_BY_METHOD)}, compressed-tensors)"
+    rule = f"its method is unknown (known: {', '.join(_BY_METHOD)}, compressed-tensors)"
     raise r.error("quantization_config", dict(config), rule, "remove it to count bf16 weights")
 
 
@@ -125,8 +125,8 @@ def _ignored(r: Reader, config: Mapping[str, Any]) -> list[str]:
             slow = [p for p in patterns[:_MOST_PATTERNS] if _is_slow(p)]
             if slow or len(patterns) > _MOST_PATTERNS:
                 rule = (
-                    f"of patterns at most {_MOST_PATTERNS} are read, with at most "
-                    f"{_MOST_REPEATS} repeats each and no repeated group"
+                    f"at most {_MOST_PATTERNS} patterns are allowed, each with at most "
+                    f"{_MOST_REPEATS} repeats and no repeated group"
                 )
                 raise r.error("quantization_config", slow[0] if slow else len(patterns), rule)
             return names

@@ -61,7 +61,7 @@ class Reader:
 
     def error(self, key: str, value: object, rule: str, remedy: str = "") -> BadRequest:
         """The complaint about one value."""
-        remedy = remedy or "correct it, or take the config.json that the model was published with"
+        remedy = remedy or "correct it, or use the config.json published with the model"
         return BadRequest(f"{self.file}: {self.name(key)} is {shown(value)}; {rule}; {remedy}")
 
     def has(self, key: str) -> bool:
@@ -91,7 +91,7 @@ class Reader:
         are, defaults, them = ("are", "defaults", "them") if first else ("is", "default", "it")
         return BadRequest(
             f"{self.file}: {names} {are} missing and {'have' if first else 'has'} no {defaults}"
-            f" ({source}); add {them}, or take the config.json that the model was published with"
+            f" ({source}); add {them}, or use the config.json published with the model"
             f"{self._slips(missing)}"
         )
 
@@ -100,7 +100,7 @@ class Reader:
         keys = [key for key in self.raw if key not in self.asked]
         found = [(get_close_matches(name, keys, n=1, cutoff=CLOSE), name) for name in missing]
         return "".join(
-            f"; if {shown(close[0])} is a slip, correct it to '{name}'"
+            f"; if {shown(close[0])} is a typo, correct it to '{name}'"
             for close, name in found
             if close
         )

@@ -10,10 +10,10 @@ from shardwise.models.numerics import ActivationName, Numerics, Rope, Routing
 def numerics_of(cfg: ModelConfig) -> Numerics:
     """The numerics of a model; BadRequest names the model and why it has none."""
     if cfg.numerics is None:
-        why = cfg.not_runnable or f"no rule says how '{cfg.architecture}' computes"
+        why = cfg.not_runnable or f"the runtime has no rules for '{cfg.architecture}'"
         raise BadRequest(
             f"model '{cfg.name}' cannot be run: {why}; it can be planned, and "
-            "`shardwise.models.runnable.plain` gives a shape of one's own plain numerics"
+            "`shardwise.models.runnable.plain` gives plain numerics to a shape of your own"
         )
     return cfg.numerics
 

@@ -151,12 +151,12 @@ def unknown_model(text: str) -> BadRequest:
         return BadRequest(f"unknown model {shown(text)}; {hint}")
     near = _near(name, zoo_names())
     if owner:
-        like = f", or where it has the shape of one of the zoo, that: {near[0]}" if near else ""
+        like = f", or name a model of the same shape: {near[0]}" if near else ""
         return BadRequest(
             f"unknown model {shown(text)}; give the path of its config.json{like} "
             "(`shardwise model list` shows the zoo)"
         )
-    hint = _did_you_mean(near) if near else "nothing known is spelt like it"
+    hint = _did_you_mean(near) if near else "no known name is similar"
     return BadRequest(f"unknown model {shown(text)}; {hint} ({remedy})")
 
 

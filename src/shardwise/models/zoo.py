@@ -41,10 +41,9 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     """A model by zoo name, by the path of a config.json, by a directory that holds one, by the
     Hugging Face id of a zoo model, or written out as a class and keys of its config.json.
 
-    A path may have '#' and the class or model type behind it that it is to be read as, where its
-    own is not known. A name that is in the zoo is never taken for a path; write
-    ./NAME for a directory of that name. A directory goes before an id. Raises BadRequest, with the
-    nearest names for a typo.
+    PATH#CLASS reads an unknown config as that class or model type. A zoo name goes before a path
+    (write ./NAME for a directory of that name), and a directory before an id. Raises BadRequest,
+    with the nearest names for a typo.
 
     >>> load_model("llama-3-70b").layers
     80
@@ -56,7 +55,7 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     if found.parent == DATA and not family:
         return _from_zoo(found, word)
     if found.parent == DATA:
-        raise BadRequest(f"model {shown(word)} is in the zoo; leave out its family, {family}")
+        raise BadRequest(f"model {shown(word)} is in the zoo; leave out the family {family}")
     return read_config(found, family)
 
 
@@ -89,7 +88,9 @@ def with_families(names: Sequence[str], family: str | None) -> list[str]:
         return list(names)
     unread = [name for name in names if _find(split_family(name)[0]).parent != DATA]
     if not unread:
-        raise BadRequest(f"--as {family} is for a config.json, and all these are in the zoo")
+        raise BadRequest(
+            f"--as {family} applies to a config.json, and all these models are in the zoo"
+        )
     return [str(with_family(name, family)) if name in unread else name for name in names]
 
 
@@ -141,7 +142,7 @@ def _find(name_or_path: str | Path) -> Path:
     if is_file(path):
         return path
     if path.suffix == ".json" or text.startswith((".", "/")):
-        raise BadRequest(f"there is no file {shown(text)}; give a config.json or a zoo name")
+        raise BadRequest(f"the file {shown(text)} does not exist; give a config.json or a zoo name")
     if (meant := spelling.meant(text)) is not None:
         return DATA / f"{meant.model}.json"
     raise spelling.unknown_model(text)

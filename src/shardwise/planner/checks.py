@@ -38,12 +38,12 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
 
 
 def check_box(box: Sequence[int], piece: Slice) -> None:
-    """Raise BadRequest for a box that is no part of a slice."""
+    """Raise BadRequest for a box that does not fit a slice."""
     if len(box) != len(piece.shape) or any(
         not 1 <= used <= size for used, size in zip(box, piece.shape, strict=True)
     ):
         raise BadRequest(
-            f"box {'x'.join(map(str, box))} is no part of {piece}; give one size per physical "
+            f"box {'x'.join(map(str, box))} does not fit {piece}; give one size per physical "
             f"axis, at most {'x'.join(map(str, piece.shape))}"
         )
 

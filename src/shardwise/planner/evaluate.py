@@ -132,11 +132,11 @@ class TrainAnswer(Usage):
 def evaluate_train(
     plan: TrainPlan, cfg: ModelConfig, piece: Slice, stack: Stack | None = None
 ) -> TrainAnswer:
-    """Count and price one plan; pipelines by the event timeline of their own stages. With a `stack`
-    its constants are those of no table.
+    """Count and price one plan; pipelines by the event timeline of their stages. A `stack` gives
+    the constants in place of the tables.
 
-    Raises BadRequest where it cannot be placed or does not divide, or the schedule does not take
-    its counts.
+    Raises BadRequest if the plan cannot be placed or does not divide, or if its schedule does not
+    allow its counts.
     """
     check_plan(plan, cfg, piece)
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg, piece.chip)

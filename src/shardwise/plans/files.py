@@ -28,8 +28,7 @@ KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "s
 
 
 def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
-    """Write a plan as YAML, its kind first, a model's path as seen from the file; the folder must
-    exist."""
+    """Write a plan as YAML, kind first, with model paths relative to its existing folder."""
     import yaml
 
     path = Path(path)
@@ -87,7 +86,7 @@ def read_values(
     remedy = "`shardwise plan train` and `plan serve` write one with -o FILE"
     data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
-        raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
+        raise BadRequest(f"'{path}' is not a plan: it has no keys and values; {remedy}")
     return _of_family(_beside(changed(data, overrides or {}, str(path)), path), family)
 
 
@@ -225,7 +224,7 @@ def _mistyped(mistake: Mistake, origin: str, table: str = "") -> BadRequest:
     if mistake.missing:
         return BadRequest(f"{where} is missing; every whole plan has it")
     here = called_here(str(mistake.value), mistake.choices)
-    meant = f"; here that is '{here}'" if here else ""
+    meant = f"; shardwise calls it '{here}'" if here else ""
     what = "is empty" if mistake.value is None else f"is {shown(mistake.value)}"
     what = "has no such name" if mistake.names else what
     return BadRequest(f"{where} {what}; it must be {mistake.must_be}{meant}")

@@ -183,6 +183,6 @@ def _part(piece: Slice, devices: int) -> dict[str, Any]:
         if box is not None and piece.count % count == 0:
             return {"slices": count, "box": list(box)}
     raise BadRequest(
-        f"a mesh of {devices:,} devices is no part of {piece}, which has {piece.chips * each:,}; "
-        "choose degrees that multiply to those, or to a box of them"
+        f"a mesh of {devices:,} devices does not fit {piece}, which has {piece.chips * each:,}; "
+        "choose degrees that multiply to that number, or to the devices of a smaller box"
     )

@@ -112,7 +112,7 @@ def _box(piece: Slice, devices: int) -> list[int]:
     if box is None:
         each = piece.chips * piece.chip.jax_devices_per_chip
         raise BadRequest(
-            f"a mesh of {devices:,} devices is no part of {piece}, which has {each:,}; choose "
-            "degrees that multiply to those, or a slice of as many"
+            f"a mesh of {devices:,} devices does not fit {piece}, which has {each:,}; choose "
+            f"degrees that multiply to that number, or a slice of {devices:,} devices"
         )
     return list(box)

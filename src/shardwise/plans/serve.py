@@ -208,9 +208,9 @@ class ServePlan:
     """The choices of one model server.
 
     One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once.
-    Prompts of `input_length` tokens are prefilled one at a time on the same chips, their tokens cut
-    over `data` and `expert`, in chunks of at most `prefill_chunk`. Answers are `output_length`
-    tokens long.
+    It prefills prompts of `input_length` tokens one at a time on the same chips, with tokens
+    sharded over `data` and `expert`, in chunks of at most `prefill_chunk`. Answers have
+    `output_length` tokens.
 
     `stage` cuts the layers: as many parts of the batch are under way, one on each stage, and
     a step is one pass of all of them. `fsdp` cuts D of weights that never move; each of its devices

@@ -113,9 +113,9 @@ class PricedServer(Record):
     batch: int
     """Sequences that decode at once."""
     input_length: int
-    """Tokens of a prompt."""
+    """Tokens in a prompt."""
     output_length: int
-    """Tokens of an answer."""
+    """Tokens in an answer."""
     kv_layout: str
     """How the KV cache is cut over the mesh, in words."""
     chips_used: int

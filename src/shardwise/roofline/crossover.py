@@ -23,8 +23,8 @@ def crossover(
     if above == (one(high) > other(high)):
         larger = "first" if above else "second"
         raise BadRequest(
-            f"no crossover between {low:g} and {high:g}: the {larger} is the larger at both ends; "
-            f"widen the range"
+            f"no crossover between {low:g} and {high:g}: the {larger} is larger at both ends; "
+            "widen the range"
         )
     left, right = log(low), log(high)
     for _ in range(_HALVINGS):

@@ -304,7 +304,7 @@ def engine_warning(name: str, flag: str = "--engine vllm") -> list[str]:
     """What a reader of times should know where no engine's own time is in them."""
     if name != IDEAL_ENGINE.name:
         return []
-    return [f"no engine overhead counted (engine ideal); {flag} adds what was measured"]
+    return [f"no engine overhead is counted (engine ideal); {flag} adds the measured overhead"]
 
 
 def load_engine(name: str) -> EngineConstants:
@@ -329,8 +329,8 @@ def _from_file(path: Path) -> EngineConstants:
     tables = {name: table for name, table in record.items() if isinstance(table, dict)}
     if len(tables) != 1:
         raise BadRequest(
-            f"'{path}' holds {len(tables)} tables; an engine file has one, named after the engine, "
-            f"with {', '.join(ENGINE_CONSTANTS)}"
+            f"'{path}' holds {len(tables)} tables; an engine file has one table, named after the "
+            f"engine, with {', '.join(ENGINE_CONSTANTS)}"
         )
     family, table = next(iter(tables.items()))
     return replace(engine_of(str(path), table), family=family)

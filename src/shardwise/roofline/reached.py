@@ -91,13 +91,17 @@ def stays_in(chip: Chip, bound: str, moved: float) -> str:
 def impossible(seconds: float, least: float, bound: str, stays: str = "") -> str:
     """Why a time below the least cannot be; `stays` names a memory that holds all the bytes."""
     times = least / seconds
-    causes = ["a call that was not waited for", "a division by runs or devices", "another unit"]
+    causes = [
+        "a call that did not wait for the result",
+        "a division by runs or devices",
+        "another unit",
+    ]
     if stays:
         causes.insert(0, f"bytes that stay in {stays} between runs")
     if times <= NEAR:
-        causes.insert(0, "a clock above that of the peak")
+        causes.insert(0, "a clock above the one behind the peak")
     return (
-        f"{format_seconds(seconds)} is {sig(times)} times faster than the roofline permits "
+        f"{format_seconds(seconds)} is {sig(times)} times faster than the roofline allows "
         f"({format_seconds(least)} at peak rates, bound by {bound}): an error of measurement or of "
         f"units, such as {', '.join(causes[:-1])} or {causes[-1]}"
     )

@@ -225,7 +225,7 @@ def read_constants(
 
 
 def _checked(what: str, value: object, least: float, most: float) -> float:
-    """The value, or BadRequest where it is no number within the bounds."""
+    """The value, or BadRequest where it is not a number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise BadRequest(
             f"{what} is {shown(value)}; it must be a number from {least:g} to {most:g}"

@@ -259,12 +259,11 @@ def _reasons(order: Sequence[PricedStrategy]) -> tuple[str, ...]:
     """What binds the best strategy, and what the next one costs."""
     best = order[0]
     if not best.estimate.resources:
-        return ("nothing moves and nothing is multiplied",)
+        return ("the program moves and multiplies nothing",)
     bound = best.estimate.bound_by()
     alone = float(best.estimate.resources[bound])
     whole = format_seconds(best.expected)
-    at_peak = f"at peak rates it alone takes {format_seconds(alone)}"
-    said = [f"{bound} binds: {at_peak} of the expected {whole}"]
+    said = [f"{bound} is the bound: {format_seconds(alone)} at peak rates, of {whole} expected"]
     if len(order) > 1:
         other = order[1]
         more = other.expected / best.expected - 1 if best.expected else inf

@@ -81,7 +81,7 @@ _AFTER = {
     "bubble": "pipeline bubble",
     "host": "kernel starts",
     "optimizer": "optimizer",
-    "own_runs": "as your runs took",
+    "own_runs": "as in your runs",
 }
 """Fields and what a table calls them, before and after what is waited for."""
 

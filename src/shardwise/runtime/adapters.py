@@ -76,7 +76,7 @@ def adapted(entries: Mapping[str, Entry], folder: Path) -> dict[str, Entry | Ada
         if a.shape[:1] != b.shape[1:] or (shape[::-1] if turned else shape) != base.shape:
             raise BadRequest(
                 f"'{path}': {module} has A {list(a.shape)} and B {list(b.shape)}, and the model's "
-                f"'{weight}' is {list(base.shape)}; take the adapter of this model"
+                f"'{weight}' is {list(base.shape)}; use an adapter of this model"
             )
         found[weight] = AdaptedEntry(base, a, b, _scale(config, module, a.shape[0]), turned)
     return found
@@ -85,9 +85,14 @@ def adapted(entries: Mapping[str, Entry], folder: Path) -> dict[str, Entry | Ada
 def _check(config: Any, path: Path) -> None:
     kind = config.get("peft_type") if isinstance(config, dict) else None
     if kind != "LORA":
-        raise BadRequest(f"'{path}': peft_type is {shown(kind)}; adapters here are 'LORA'")
+        raise BadRequest(
+            f"'{path}': peft_type is {shown(kind)}; only 'LORA' adapters are supported"
+        )
     if config.get("use_dora"):
-        raise BadRequest(f"'{path}': use_dora is true; merge this adapter with PEFT and serve that")
+        raise BadRequest(
+            f"'{path}': use_dora is true; merge this adapter into the model with PEFT and "
+            "serve the result"
+        )
     alphas = [config.get("lora_alpha"), *(config.get("alpha_pattern") or {}).values()]
     if not all(type(alpha) in (int, float) for alpha in alphas):
         raise BadRequest(f"'{path}': lora_alpha is {shown(alphas[0])}; it must be a number")
@@ -102,6 +107,6 @@ def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
 
 def _wrong(path: Path, name: str) -> BadRequest:
     return BadRequest(
-        f"'{path}': the model has no place for '{name[:200]}'; take the adapter of this model, of "
-        "linear layers (lora_A and lora_B)"
+        f"'{path}': the model has no weight for '{name[:200]}'; use an adapter of this model "
+        "that changes linear layers (lora_A and lora_B)"
     )

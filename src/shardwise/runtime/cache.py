@@ -50,7 +50,7 @@ def empty_cache(cfg: ModelConfig, batch: int, places: int, dtype: Any) -> Cache:
     not. Raises BadRequest where the model cannot take that many positions."""
     if cfg.position_rows and places > cfg.learned_tokens:
         raise BadRequest(
-            f"a cache of {places} places is more than the {cfg.learned_tokens} learned positions "
+            f"a cache of {places} tokens exceeds the {cfg.learned_tokens} learned positions "
             f"of model '{cfg.name}'; ask for at most that many tokens"
         )
     small = is_small(dtype)

@@ -90,18 +90,18 @@ def check(
         if name not in entries:
             raise BadRequest(
                 f"the checkpoint has no tensor '{name}' {list(shape)}, which model '{cfg.name}' "
-                "needs; take the checkpoint that belongs to this config"
+                "needs; use the checkpoint of this config"
             )
         if entries[name].shape != shape:
             raise BadRequest(
                 f"tensor '{name}' is {list(entries[name].shape)} in the checkpoint; model "
-                f"'{cfg.name}' has {list(shape)}; take the checkpoint that belongs to this config"
+                f"'{cfg.name}' has {list(shape)}; use the checkpoint of this config"
             )
     for name in sorted(set(entries) - set(expected)):
         if not (IGNORED.search(name) or _is_extra(name, cfg)):
             raise BadRequest(
-                f"tensor '{name}' {list(entries[name].shape)} of the checkpoint has no place in "
-                f"model '{cfg.name}'; take the checkpoint that belongs to this config"
+                f"tensor '{name}' {list(entries[name].shape)} of the checkpoint is not in model "
+                f"'{cfg.name}'; use the checkpoint of this config"
             )
 
 
@@ -289,7 +289,7 @@ def of_scale(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> jax.sha
         devices = prod(sharding.mesh.shape[name] for name in names)
         if n % devices:
             raise BadRequest(
-                f"weights in int4 have a scale for every few inputs, and {n} of them do not divide "
+                f"int4 weights have one scale per group of inputs, and {n} scales do not divide "
                 f"over {devices} devices of this mesh; take fewer along {'+'.join(names)}, or "
                 "int8, whose scales span all inputs"
             )

@@ -77,7 +77,7 @@ def generate(
     check_rows(prompt_BT)
     B, T = prompt_BT.shape
     if new < 1:
-        raise BadRequest(f"{new} new tokens cannot be generated; ask for at least 1")
+        raise BadRequest(f"{new} new tokens are requested; ask for at least 1")
     lengths_B = jnp.full(B, T, jnp.int32) if lengths_B is None else lengths_B
     cache = empty_cache(cfg, B, T + new, cache_dtype or options.dtype)
     return _generate(params, prompt_BT, lengths_B, cache, cfg, new, options)

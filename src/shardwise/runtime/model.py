@@ -64,8 +64,8 @@ def loss(
     """
     if missing := {"tokens", "targets"} - set(batch):
         raise BadRequest(
-            f"the batch has no {' and no '.join(sorted(missing))}; give both [B, T], the targets "
-            "one token ahead"
+            f"the batch has no {' and no '.join(sorted(missing))}; give both [B, T], with "
+            "targets shifted by one token"
         )
     logits_BTV = forward(
         params,
@@ -147,7 +147,8 @@ def check_rows(tokens_BT: jax.Array) -> None:
     """Raise BadRequest unless the tokens are [B, T]."""
     if jnp.ndim(tokens_BT) != 2:
         raise BadRequest(
-            f"tokens are {list(jnp.shape(tokens_BT))}; give [B, T], a single row as tokens[None]"
+            f"tokens are {list(jnp.shape(tokens_BT))}; give [B, T], and a single row as "
+            "tokens[None]"
         )
 
 

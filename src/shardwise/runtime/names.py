@@ -102,8 +102,8 @@ def pieces(cfg: ModelConfig, rows: tuple[Parameter, ...]) -> tuple[Piece, ...]:
     names = checkpoint_names().get(cfg.model_type)
     if names is None:
         raise BadRequest(
-            f"model '{cfg.name}': tensors of model type '{cfg.model_type}' have no names here; "
-            f"known: {', '.join(checkpoint_names())}"
+            f"model '{cfg.name}': tensors of model type '{cfg.model_type}' have no known names "
+            f"in checkpoints; known types: {', '.join(checkpoint_names())}"
         )
     forms = {(row.group, row.name): _form(row, names, cfg) for row in rows}
     return tuple(_piece(row, forms, rows) for row in rows)

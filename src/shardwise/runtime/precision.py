@@ -16,7 +16,9 @@ DTYPES: Mapping[str, Any] = {name: getattr(jnp, word) for name, word in WORDS.it
 def dtype_of(name: str) -> Any:
     """The JAX dtype of a plan's dtype; raises BadRequest for one that cannot compute."""
     if name not in DTYPES:
-        raise BadRequest(f"dtype '{name}' is none the runtime computes in: {', '.join(DTYPES)}")
+        raise BadRequest(
+            f"dtype '{name}' cannot be computed by the runtime; use one of {', '.join(DTYPES)}"
+        )
     return DTYPES[name]
 
 

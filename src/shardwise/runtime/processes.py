@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 import jax
 
@@ -55,6 +57,21 @@ def detected(environment: Mapping[str, str] | None = None) -> bool:
     return several or hosts or "JAX_COORDINATOR_ADDRESS" in env
 
 
+def use_devices(cpu_devices: int | None) -> None:
+    """Run on so many virtual CPU devices, or on what is here; before JAX is first used.
+
+    Where there is neither a TPU (JAX's import says so by TPU_SKIP_MDS_QUERY) nor another
+    accelerator, only CPUs are left: libtpu would log a page of errors before it gives up.
+    """
+    if cpu_devices is not None:
+        use_cpu(cpu_devices)
+        return
+    others = find_spec("jax_plugins") or any(Path("/dev").glob("nvidia*"))
+    chosen = jax.config.jax_platforms
+    if "TPU_SKIP_MDS_QUERY" in os.environ and not others and not chosen:
+        jax.config.update("jax_platforms", "cpu")
+
+
 def use_cpu(devices: int) -> None:
     """Run on so many virtual CPU devices; before JAX is first used."""
     if devices < 1:
@@ -73,7 +90,7 @@ FULL = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY", "out of memory")
 def use_memory(share: float) -> None:
     """Take so much of each card's memory; before JAX is first used."""
     if not 0 < share <= 1:
-        raise BadRequest(f"--memory-share is {share:g}; it is a share, above 0 and at most 1")
+        raise BadRequest(f"--memory-share is {share:g}; it must be above 0 and at most 1")
     os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its former name, refused beside it
     os.environ[SHARE] = f"{share:g}"
 
@@ -88,10 +105,10 @@ def within_memory() -> Iterator[None]:
         if not any(word in said for word in FULL):
             raise
         raise BadRequest(
-            "the device has not the memory for this: JAX takes 75 % of a card unless told "
+            "the device is out of memory: JAX takes 75 % of a card unless told "
             "otherwise, and another process may hold the rest. Give each process its part with "
-            "--memory-share 0.4, or ask for fewer --kv-tokens or narrower --weights; the "
-            f"device said: {' '.join(said.split())[:300]}"
+            "--memory-share 0.4, or ask for fewer --kv-tokens or narrower --weights; the device "
+            "reported: {' '.join(said.split())[:300]}"
         ) from None
 
 

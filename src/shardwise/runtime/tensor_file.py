@@ -88,13 +88,13 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
             if LONGEST_HEADER < length <= path.stat().st_size:
                 raise ValueError(
-                    f"its header claims {length:,} bytes, {LONGEST_HEADER:,} are the most"
+                    f"its header claims {length:,} bytes; the limit is {LONGEST_HEADER:,}"
                 )
             _check(path)
             header = json.loads(file.read(length), object_pairs_hook=_once)
     except (OSError, ValueError) as error:
         raise BadRequest(
-            f"{path}: not a whole safetensors file ({_quoted(error)}); fetch it again"
+            f"{path}: not a complete safetensors file ({_quoted(error)}); fetch it again"
         ) from None
     return header, 8 + length
 
@@ -111,7 +111,7 @@ def _check(path: Path) -> None:
     except SafetensorError as error:
         said = str(error).removeprefix("Error while deserializing header: ")
         if "not fully covered" in said:
-            said += ": it is cut off, or holds more than its tensors"
+            said += ": it is cut off, or has data after its tensors"
         raise ValueError(said) from None
 
 
@@ -135,7 +135,7 @@ def _entry(path: Path, name: str, about: Mapping[str, Any], data: int) -> Entry:
     """Where a tensor lies whose header was checked; the data begins at byte `data`."""
     if about["dtype"] not in DTYPES:
         raise BadRequest(
-            f"{path}: tensor {shown(name)} has dtype {about['dtype']}, which is not read here; "
+            f"{path}: tensor {shown(name)} has dtype {about['dtype']}, which is not supported; "
             f"convert it to one of {', '.join(DTYPES)}"
         )
     dtype = np.dtype(DTYPES[about["dtype"]])
@@ -165,15 +165,15 @@ def _index(path: Path) -> dict[str, str]:
     read = read_json(path, "the index of weights", most=INDEX_BYTES, remedy=remedy)
     found = read.get("weight_map") if isinstance(read, dict) else None
     if not isinstance(found, dict) or not all(isinstance(x, str) for x in found.values()):
-        raise BadRequest(f"{path}: no weight_map of tensors to files can be read; {remedy}")
+        raise BadRequest(f"{path}: it has no readable weight_map of tensors to files; {remedy}")
     for name in sorted(set(found.values())):
         if not is_inside(name):
             raise BadRequest(
-                f"{path} names {shown(name)}; it may name files beside it alone; {remedy}"
+                f"{path} names {shown(name)}; it may name only files in its own folder; {remedy}"
             )
         if not _is_file(path.parent / name):
             raise BadRequest(
-                f"{path.parent}: {INDEX} names {shown(name)}, which is not there; fetch it"
+                f"{path.parent}: {INDEX} names {shown(name)}, which does not exist; fetch it"
             )
     return found
 

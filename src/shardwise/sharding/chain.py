@@ -205,9 +205,8 @@ def _left_out(written: Einsum, run: "_Search") -> tuple[str, ...]:
         said.append(f"{', '.join(idle)} have one device and are left out of layouts")
     if run.orders is not None:
         said.append(
-            "the mesh has too many layouts for these arrays: axes that share a dim are tried in "
-            "the order of the mesh and as written, not in every order, and permutes move at most "
-            "two axes"
+            "the mesh has too many layouts for these arrays: axes that share a dim are tried "
+            "only in mesh order and as written, and permutes move at most two axes"
         )
     return tuple(said)
 
@@ -220,7 +219,7 @@ def _axes(einsum: Einsum) -> set[str]:
 def _check(einsum: Einsum, mesh: Mesh, sizes: Sizes, free_inputs: Collection[str]) -> None:
     names = [operand.name for operand in einsum.operands]
     for name in free_inputs:
-        check_known("array", name, names, f"the operands of '{einsum}' can be free")
+        check_known("array", name, names, f"only the operands of '{einsum}' can be free")
     for layout in (*einsum.operands, einsum.result):
         local_shape(layout, sizes, mesh)
 
@@ -228,8 +227,8 @@ def _check(einsum: Einsum, mesh: Mesh, sizes: Sizes, free_inputs: Collection[str
 def _too_small(run: "_Search", max_bytes: float) -> NoFeasiblePlan:
     least = replace(run, limit=_UNLIMITED).least_bytes()
     return NoFeasiblePlan(
-        f"no program for '{run.einsum}' stays within {format_bytes(max_bytes)} per device; the "
-        f"least that was found takes {format_bytes(least)}, so raise --max-hbm to that, use a "
+        f"no program for '{run.einsum}' fits {format_bytes(max_bytes)} per device; the smallest "
+        f"found takes {format_bytes(least)}, so raise --max-hbm to that, use a "
         f"larger mesh, or leave more inputs free"
     )
 

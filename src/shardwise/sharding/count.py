@@ -57,7 +57,7 @@ def op_of(
         inputs = [_local(array, sizes, degrees) for array in step.inputs]
         result = _local(step.output, sizes, degrees)
         return product_op(inputs, result, dtype, op_id, name=str(step), after=after)
-    assert step.communicates, f"no counting rule for a {step.kind} step"
+    assert step.communicates, f"a {step.kind} step has no counting rule"
     size = collective_bytes(step, sizes, degrees, dtype)
     # In the order of the mesh: the same links carry XY and YX.
     axes = tuple(axis for axis in degrees if axis in step.axes)

@@ -218,7 +218,7 @@ def _double_use(einsum: Einsum) -> list[str]:
         places = {(x, n) for x in einsum.letters for n, a in _cuts(einsum, x).items() if axis in a}
         if len({letter for letter, _ in places}) > 1:
             where = " and ".join(f"{letter} of {name}" for letter, name in sorted(places))
-            said.append(f"axis {axis} shards {where}: only the diagonal blocks would meet")
+            said.append(f"axis {axis} shards {where}: only the diagonal blocks would be multiplied")
     return said
 
 
@@ -233,5 +233,5 @@ def _result_differs(einsum: Einsum) -> list[str]:
     made = Layout(name=name, dims=dims, unreduced=tuple(partial))
     if replace(made, name=einsum.result.name) == einsum.result:
         return []
-    word = "the array is" if einsum.is_reshard else "the local product comes out as"
+    word = "the array is" if einsum.is_reshard else "the local product is"
     return [f"{word} {made}, {einsum.result} is wanted"]

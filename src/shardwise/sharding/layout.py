@@ -35,9 +35,9 @@ class Dim:
 class Layout:
     """An array over a mesh: `A[I_X, J_Y]{U_Z}` (book 3.1.1).
 
-    Dim I is cut by X and J by Y; over Z every device holds a partial sum that is still to be added
-    up; over any other axis of the mesh the blocks are copies. `name` may be empty; a scalar, such
-    as the result of a dot product, has no dims. Unreduced axes have no order and are kept sorted.
+    X shards dim I and Y shards dim J. Over Z each device holds a partial sum. Over other axes of
+    the mesh the blocks are copies. `name` may be empty; a scalar, such as the result of a dot
+    product, has no dims. Unreduced axes are sorted.
     Raises BadRequest if an axis is used twice.
 
     >>> layout = Layout.parse("A[I_XY, J]")
@@ -132,16 +132,16 @@ def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:
 
 def _check_names(layout: Layout) -> None:
     if layout.name and not ARRAY.fullmatch(layout.name):
-        raise BadRequest(f"array '{layout.name}' is no array name; {ARRAY_RULE}")
+        raise BadRequest(f"array '{layout.name}' is not an array name; {ARRAY_RULE}")
     for dim in layout.dims:
         if not DIM.fullmatch(dim.name):
-            raise BadRequest(f"'{dim.name}' in '{layout}' is no dim name; {DIM_RULE}")
+            raise BadRequest(f"'{dim.name}' in '{layout}' is not a dim name; {DIM_RULE}")
         if layout.letters.count(dim.name) > 1:
             rule = "the dims of one array have different names, so rename one"
-            raise BadRequest(f"dim '{dim.name}' stands twice in '{layout}'; {rule}")
+            raise BadRequest(f"dim '{dim.name}' appears twice in '{layout}'; {rule}")
     for axis in (*layout.axes, *layout.unreduced):
         if not AXIS.fullmatch(axis):
-            raise BadRequest(f"'{axis}' in '{layout}' is no mesh axis; {AXIS_RULE}")
+            raise BadRequest(f"'{axis}' in '{layout}' is not a mesh axis; {AXIS_RULE}")
 
 
 def _check_axes(layout: Layout) -> None:

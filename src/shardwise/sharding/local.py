@@ -53,7 +53,7 @@ def parse_sizes(text: str) -> dict[str, int]:
         if size != int(size):
             raise BadRequest(f"dim '{name}' has size {value}; a size is a whole number")
         if name in sizes:
-            raise BadRequest(f"dim '{name}' has two sizes in '{text}'; remove one of them")
+            raise BadRequest(f"dim '{name}' has two sizes in '{text}'; remove one")
         sizes[name] = int(size)
     return sizes
 

@@ -67,7 +67,7 @@ def permutation(step: ShardStep, mesh: Mesh) -> tuple[tuple[int, int], ...]:
     if len(answers) != 1 or () in answers:
         over = ", ".join(step.axes)
         rule = "the blocks must change places within the group; name every axis that moves"
-        raise BadRequest(f"'{step}' is no permute over {over}; {rule}")
+        raise BadRequest(f"'{step}' is not a permute over {over}; {rule}")
     return answers.pop()
 
 
@@ -113,7 +113,7 @@ def _parts(step: ShardStep, mesh: Mesh) -> tuple[ShardStep, ...]:
 
 
 def _renamed(step: ShardStep) -> ShardStep:
-    """A permute that moves nothing: a slice over no axes, which is no operation."""
+    """A permute that moves nothing: a slice over no axes, which is not an operation."""
     return replace(step, kind="slice", axes=(), dim="", to_dim="")
 
 

@@ -26,7 +26,7 @@ class Mesh(Mapping[str, int]):
     def __post_init__(self) -> None:
         for axis, degree in self.axes:
             if not AXIS.fullmatch(axis):
-                raise BadRequest(f"mesh axis '{axis}' is no axis name; {AXIS_RULE}")
+                raise BadRequest(f"mesh axis '{axis}' is not an axis name; {AXIS_RULE}")
             if not isinstance(degree, Integral) or degree < 1:
                 rule = "a degree is a whole number of at least 1"
                 raise BadRequest(f"mesh axis '{axis}' has degree {degree}; {rule}")
@@ -36,7 +36,7 @@ class Mesh(Mapping[str, int]):
         for axis in names:
             if names.count(axis) > 1:
                 rule = "an axis has one degree, so remove or rename one"
-                raise BadRequest(f"mesh axis '{axis}' is given twice in '{self}'; {rule}")
+                raise BadRequest(f"mesh axis '{axis}' appears twice in '{self}'; {rule}")
 
     @classmethod
     def of(cls, degrees: Mapping[str, int]) -> "Mesh":

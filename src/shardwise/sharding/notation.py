@@ -207,7 +207,7 @@ class _NotationReader:
         if value.isalpha() and value.isupper():
             return tuple(value)
         if not AXIS.fullmatch(value):
-            self.fail(first, f"'{value}' is no mesh axis", f"{AXIS_RULE}; put several in braces")
+            self.fail(first, f"'{value}' is not a mesh axis", f"{AXIS_RULE}; put several in braces")
         return (value,)
 
     def unreduced(self, opened: _Token) -> tuple[str, ...]:

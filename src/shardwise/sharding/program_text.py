@@ -49,15 +49,17 @@ def program_source(program: Program, styles: Sequence[Style] = ("shard_map", "ji
     for style in styles:
         check_known("style", style, get_args(Style))
     if "explicit" in styles and len(styles) > 1:
-        raise BadRequest("style 'explicit' needs a mesh of Explicit axes; write it to its own file")
+        raise BadRequest(
+            "style 'explicit' needs a mesh of Explicit axes; write that program to a separate file"
+        )
     for step in program.steps:
         if step.kind in ("map", "reshape"):
-            rule = "only products and communication become source"
+            rule = "only products and communication can be written as source"
             raise BadRequest(f"step '{step}' is of kind '{step.kind}'; {rule}")
     check_known("dtype of a JAX program", program.dtype, JAX_DTYPES)
     if not program.steps:
         rule = "a program needs at least one step, so ask for another layout"
-        raise BadRequest(f"nothing is multiplied or moved; {rule}")
+        raise BadRequest(f"no step multiplies or moves anything; {rule}")
     writer = _Writer(lowered(program))
     write = {"shard_map": writer.shard_map, "jit": writer.jit, "explicit": writer.explicit}
     parts = [writer.head(styles), *(write[style]() for style in styles), writer.tail(styles)]

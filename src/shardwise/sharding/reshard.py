@@ -88,7 +88,7 @@ class Effort:
     def spend(self, moves: int) -> None:
         self.moves += moves
         if self.moves > MOST_MOVES:
-            raise too_many(f"over {MOST_MOVES:,} changes of layout to weigh")
+            raise too_many(f"over {MOST_MOVES:,} changes of layout to compare")
 
 
 MOST_MOVES = 600_000
@@ -299,8 +299,8 @@ def unreachable(goal: Layout, unreduced: Cut) -> BadRequest:
     """The error for a wanted layout with partial sums that nothing before it leaves."""
     extra = [axis for axis in goal.unreduced if axis not in unreduced]
     axes = ", ".join(extra or goal.unreduced)
-    rule = "steps finish sums and never open them, so want the result reduced"
-    return BadRequest(f"'{goal}' leaves sums over {axes} open that nothing here makes; {rule}")
+    rule = "steps complete sums and never start them, so ask for a reduced result"
+    return BadRequest(f"'{goal}' needs partial sums over {axes}, which no step here makes; {rule}")
 
 
 def search(

@@ -365,7 +365,7 @@ def test_who_leaves_ends_what_was_asked_before_it_runs(server, stream):
     until(lambda: not state.waiting and not state.active, 1.0)
 
 
-# ---- half a connection, and what is no HTTP
+# ---- half a connection, and what is not HTTP
 
 
 def test_who_closes_one_side_is_told(server):

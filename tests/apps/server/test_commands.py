@@ -104,7 +104,7 @@ def test_a_listening_socket_is_freed():
 
 def test_a_folder_that_is_none_is_named(capsys, tmp_path):
     said = refused(capsys, ["generate", "the", "--model", str(tmp_path / "nowhere")])
-    assert "nowhere' is no folder; give that of a checkpoint" in said
+    assert "nowhere' is not a folder; give the folder of a checkpoint" in said
 
 
 def test_programs_that_a_load_compiled_are_told(server, capsys):

@@ -42,6 +42,6 @@ def test_logits_that_are_no_numbers_are_no_answer(url, fields):
         answer = httpx.post(f"{url}/v1/completions", json={**body, "stream": stream}, timeout=120)
         assert answer.status_code == 500
         said = json.loads(answer.text)["error"]
-        assert "logits are no numbers" in said["message"]
+        assert "logits are NaN or infinite" in said["message"]
         assert "check the checkpoint" in said["message"]
     assert httpx.get(f"{url}/health", timeout=30).status_code == 200

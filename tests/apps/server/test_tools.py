@@ -122,7 +122,7 @@ def test_calls_go_back_to_the_model_with_what_they_gave(served):
     ("fields", "param", "said"),
     [
         ({"tool_choice": "required"}, "tool_choice", "give them as tools"),
-        ({"tools": [LOOK, LOOK]}, "tools", "two have one name"),
+        ({"tools": [LOOK, LOOK]}, "tools", "two tools have the same name"),
         (
             {"tools": [LOOK], "tool_choice": {"type": "function", "function": {"name": "lock"}}},
             "tool_choice",

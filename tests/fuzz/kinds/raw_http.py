@@ -184,7 +184,7 @@ def _judge(answer: bytes) -> None:
     while head.startswith(b"HTTP/1.1 100"):
         head, _, body = body.partition(b"\r\n\r\n")
     match = re.match(rb"HTTP/1\.1 (\d{3}) ", head)
-    assert match, f"no HTTP: {answer[:100]!r}"
+    assert match, f"not HTTP: {answer[:100]!r}"
     status = int(match[1])
     assert status in STATUSES, f"status {status}: {answer[:300]!r}"
     length = re.search(rb"content-length: (\d+)", head)

@@ -343,7 +343,7 @@ def _form(folder: Path) -> None:
         if state.done or not len(bits):
             return
         if wrong := state.take(int(draw.choice(bits.tolist()))):
-            raise BadRequest(f"the answer cannot go on: {wrong}")
+            raise BadRequest(f"the answer cannot continue: {wrong}")
 
 
 KINDS: Mapping[str, Callable[[Random, Harm], Case]] = {

@@ -115,7 +115,7 @@ def test_a_manifest_says_its_chips_and_its_copies():
     ],
 )
 def test_a_flag_that_no_plan_says_is_told(text, target, flag):
-    assert [f"{flag} is not understood, and was not read"] == unread_flags(text, target)
+    assert [f"{flag} is unknown and was not read"] == unread_flags(text, target)
 
 
 def test_two_servers_unlike_each_other_are_not_read_as_one():

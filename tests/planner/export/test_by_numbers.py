@@ -172,7 +172,7 @@ def test_what_xpk_is_told_to_run_is_read():
 
 def test_a_recipe_of_adapters_is_told_to_be_read_as_one_of_all_parameters():
     text = BRIDGE.replace("_pretrain_", "_peft_")
-    said = "llama3_8b_peft_config trains adapters: it is read as training all parameters"
+    said = "llama3_8b_peft_config trains adapters: read as training all parameters"
     assert said in unread_notes(text, "megatron")
     assert said not in unread_notes(BRIDGE, "megatron")
 
@@ -187,7 +187,7 @@ def test_a_yaml_of_nanotron_is_read_with_its_model():
     plan = parse_export(NANOTRON, "megatron", piece=parse_slice("h100:8"))
     assert (plan.model, plan.global_batch_sequences, plan.microbatches) == ("llama-3-8b", 64, 8)
     assert (plan.zero, plan.sequence_parallel, plan.remat) == (1, True, "block")
-    assert not any("knows no" in line for line in unread_notes(NANOTRON, "megatron"))
+    assert not any("so it was not read" in line for line in unread_notes(NANOTRON, "megatron"))
     told = unread_notes(NANOTRON.replace("tp: 2,", "tp: 2, tp_new: 3,"), "megatron")
     assert any("parallelism.tp_new" in line for line in told)
 

@@ -370,7 +370,7 @@ def test_flags_of_vllm_become_a_plan_and_what_is_missing_is_asked_for():
     asked = {"model": "--model", "slice": "--on", "input_length": "--input"}
     for field, option in asked.items():
         rest = {key: value for key, value in given.items() if key != field}
-        with pytest.raises(BadRequest, match=f"does not say the {field}; give it with {option}"):
+        with pytest.raises(BadRequest, match=f"does not give the {field}; give it with {option}"):
             parse_serve(text, "vllm", rest)
 
 

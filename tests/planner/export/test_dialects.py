@@ -177,7 +177,7 @@ def test_a_key_that_is_changed_changes_the_plan(text, old, new):
         (FACTORY.replace("_type: lora", "_type: oft"), "adapter is 'oft'"),
         (FACTORY + "use_galore: true\n", "use_galore is 'galore'"),
         (VERL.replace("optim.lr=1e-5", "algorithm.adv_estimator=grpo"), "verl: rl is 'grpo'"),
-        (CHAT.replace("--offload", "--deepspeed_config $1_z.json"), "only its shell knows"),
+        (CHAT.replace("--offload", "--deepspeed_config $1_z.json"), "through a shell expression"),
         (LIT.replace("devices: 1", "devices: 3"), "train.global_batch_size 16 over 6 sequences"),
     ],
 )
@@ -193,7 +193,7 @@ def test_what_no_plan_can_say_is_refused_by_the_files_own_key(text, said):
         (FACTORY + "cutof_len: 3\n", "cutof_len = 3 is not understood"),
         (TUNE + "optimizer_in_bwd: True\n", "optimizer_in_bwd = True is not understood"),
         (LIT + "lora_head: true\n", "lora_head = True is not understood"),
-        (TUNE.replace("max_seq_len: 4096", "max_seq_len: null"), "leaves to its data"),
+        (TUNE.replace("max_seq_len: 4096", "max_seq_len: null"), "takes it from the data"),
     ],
 )
 def test_what_is_not_read_is_said_under_its_own_name(text, said):
@@ -246,7 +246,7 @@ def test_a_base_in_4_bits_is_read_of_its_id(kind):
 
 def test_a_length_that_a_program_leaves_to_its_data_is_told_with_its_key():
     text = TUNE.replace("max_seq_len: 4096", "max_seq_len: null")
-    said = "leaves to its data: read as 2,048 tokens; give tokenizer.max_seq_len"
+    said = "takes it from the data: read as 2,048 tokens; give tokenizer.max_seq_len"
     assert any(said in line for line in unread_notes(text, "trl"))
     given = with_given(text, {"tokenizer.max_seq_len": "8192"})
     assert read(given).sequence_length == 8192

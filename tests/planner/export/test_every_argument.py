@@ -64,9 +64,9 @@ def test_what_holds_without_an_argument_is_named(more: str):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("context: device", "the plan is the same without: context"),
+        ("context: device", "it does not change the plan: context"),
         ("dcn_sequence_parallelism: 2", "dcn_sequence_parallelism = '2' is not understood"),
-        ("ici_tensor_parallelism: 1", "without effect on a plan: ici_tensor_parallelism"),
+        ("ici_tensor_parallelism: 1", "no effect on the plan: ici_tensor_parallelism"),
     ],
 )
 def test_so_it_is_with_keys_of_maxtext(more: str, said: str):
@@ -83,5 +83,5 @@ def test_what_is_stored_in_pieces_of_the_other_dim_is_of_maxtexts_mesh():
 def test_former_arguments_without_effect_are_no_slips_of_the_pen():
     lines = unread_notes(f"{DENSE} --data-impl mmap --layernorm-epsilon 1e-5", "megatron")
     (about,) = [line for line in lines if "--data-impl" in line]
-    assert about.startswith("without effect on a plan: ")
+    assert about.startswith("no effect on the plan: ")
     assert any("--data-imp'" in line for line in unread_notes(f"{DENSE} --data-imp x", "megatron"))

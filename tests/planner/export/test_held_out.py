@@ -148,7 +148,7 @@ def test_a_toml_of_prime_rl_is_of_fsdp():
     assert not any("is not understood" in line for line in unread_notes(PRIME, "trl"))
     whole = PRIME.replace("[data]", "[model.ac]\nmode = 'selective'\n[data]")
     assert any("model.ac.mode = 'selective'" in line for line in unread_notes(whole, "trl"))
-    with pytest.raises(BadRequest, match="whose step has passes that no plan counts"):
+    with pytest.raises(BadRequest, match="whose step has passes that a plan does not count"):
         parse_export(f"{PRIME}[orchestrator]\ngroup_size = 16\n", "trl")
 
 

@@ -246,7 +246,7 @@ def of_dense():
 @pytest.mark.parametrize("held", ["[" * 5000, "NaN", "1e400", "9" * 5000, '{"a": 1, "a": 2}'])
 def test_a_note_that_is_no_plain_value_is_refused(held):
     text = next(text for target, text, _, _ in exports("dense") if target == "maxtext")
-    with pytest.raises(BadRequest, match="is no note; write"):
+    with pytest.raises(BadRequest, match="is not a note; write"):
         parse_export(f"{text}# shardwise: zero: {held}\n", "maxtext")
 
 

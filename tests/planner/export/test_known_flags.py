@@ -97,7 +97,7 @@ def test_a_word_that_the_program_does_not_know_is_named(text, target, said):
 def test_a_policy_that_is_not_read_names_the_nearest(policy, near):
     with pytest.raises(BadRequest) as error:
         parse_export(yaml_of(remat_policy=policy), "maxtext")
-    assert f"the nearest to write is {near};" in str(error.value)
+    assert f"the nearest is {near};" in str(error.value)
     for known in str(error.value).partition("known are ")[2].split(", "):
         assert known == "custom" or parse_export(yaml_of(remat_policy=known), "maxtext").remat
 
@@ -130,7 +130,7 @@ def test_what_such_a_file_lacks_is_pointed_to(capsys, tmp_path):
     file = tmp_path / "old.toml"
     file.write_text(TOML)
     said = refused(capsys, ["plan", "show", file])
-    assert "the text does not say the slice" in said
+    assert "the text does not give the slice" in said
     assert "with your own slice for 16*h100:8: " in said
     assert f"`shardwise export {file} --from torchtitan --on '16*h100:8' -o plan.yaml`" in said
     plan = tmp_path / "plan.yaml"
@@ -152,11 +152,14 @@ def test_maxtext_s_other_policies_are_read(policy):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "the file says of no tensor where it goes"),
-        ({"mla_q": "device", "out_proj": "device"}, "mla_q is device; of tensors a plan can place"),
+        ({}, "the file places no tensor"),
+        (
+            {"mla_q": "device", "out_proj": "device"},
+            "mla_q is device; a plan can place only the tensors",
+        ),
         (
             {"query_proj": "device", "key_proj": "remat"},
-            "query_proj, key_proj are not placed alike",
+            "query_proj, key_proj are placed differently",
         ),
     ],
 )

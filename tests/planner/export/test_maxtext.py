@@ -124,7 +124,7 @@ def test_a_degree_of_minus_one_takes_what_the_devices_leave(two_slices):
     text = export_plan(*two_slices, "maxtext").replace("parallelism=16", "parallelism=-1")
     assert parse_export(text, "maxtext") == two_slices[0]
     alone = re.sub(r"compile_topology\w*=\S+ ", "", text)
-    with pytest.raises(BadRequest, match=r"is -1, what the devices leave.*with --on"):
+    with pytest.raises(BadRequest, match=r"is -1, the devices that remain.*with --on"):
         parse_export(alone, "maxtext")
 
 

@@ -71,7 +71,7 @@ def test_another_is_built_of_its_numbers(flags, name, billions):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (LLAMA.replace("14336", "11008"), "without --vocab-size none can be built"),
+        (LLAMA.replace("14336", "11008"), "none can be built without --vocab-size"),
         (LLAMA + "--vocab-size 9 --hybrid-override-pattern M*", "--hybrid-override-pattern is"),
         (QWEN3 + "--moe-layer-freq x", "--moe-layer-freq is 'x'; write a number or a list"),
     ],

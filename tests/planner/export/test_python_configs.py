@@ -94,7 +94,7 @@ def test_a_registry_is_read_for_the_config_that_is_asked_for():
 @pytest.mark.parametrize(
     ("text", "target", "said"),
     [
-        (TITAN, "torchtitan", "2 configs, qwen3_8b_wide, qwen3_8b_narrow; say which with --given"),
+        (TITAN, "torchtitan", "2 configs, qwen3_8b_wide, qwen3_8b_narrow; choose one with --given"),
         (BRIDGE, "megatron", "--given recipe=qwen3_8b_8gpu_config"),
         (TITAN.replace("=4096", "=4100"), "torchtitan", "over training.max_context_length comes"),
     ],

@@ -94,7 +94,7 @@ def test_what_it_does_not_say_in_itself_is_named(old, new, said):
 def test_a_script_that_only_parses_its_command_line_is_told_what_to_hand_in():
     text = "from trl import TrlParser, SFTConfig\nargs = TrlParser((SFTConfig,)).parse()\n"
     assert target_of(text) is None
-    with pytest.raises(BadRequest, match="hand in the command that starts it, or the YAML of keys"):
+    with pytest.raises(BadRequest, match="give the command that starts it, or its YAML file"):
         read(text)
 
 

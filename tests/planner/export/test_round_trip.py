@@ -228,7 +228,7 @@ def test_a_broken_note_is_refused():
     plan, cfg, piece = a_plan("dense", "v5e:4x4", {"fsdp": 16})
     text = export_plan(plan, cfg, piece, "maxtext")
     broken = text.replace('# shardwise: model: "dense"', "# shardwise: model: [")
-    with pytest.raises(BadRequest, match="is no note; write '# shardwise: FIELD: VALUE'"):
+    with pytest.raises(BadRequest, match="is not a note; write '# shardwise: FIELD: VALUE'"):
         parse_export(broken, "maxtext")
     unknown = text.replace("# shardwise: model:", "# shardwise: modle:")
     with pytest.raises(BadRequest, match="unknown key 'modle'"):

@@ -118,7 +118,7 @@ def test_what_a_script_leaves_to_its_caller_is_asked_for_by_name(script, said):
 def test_flags_that_are_not_read_are_said():
     text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGUMENTS} $MORE\ntorchrun b.py"
     said = unread_notes(text, "megatron")
-    assert any("leaves $MORE to its caller: read as empty" in line for line in said)
+    assert any("takes $MORE from its caller: read as empty" in line for line in said)
     assert any("starts 1 more program" in line for line in said)
 
 
@@ -147,7 +147,7 @@ def test_the_scripts_are_megatrons():
 
 def test_a_script_of_fewer_processes_than_its_degrees_takes_the_slice_that_is_given():
     text = (SCRIPTS / "mixtral_8x7b.sh").read_text().replace('"4"', '"1"')
-    with pytest.raises(BadRequest, match="starts 8 processes, and its degrees take 32"):
+    with pytest.raises(BadRequest, match="starts 8 processes, and its degrees need 32"):
         parse_export(text, "megatron")
     assert parse_export(text, "megatron", piece=parse_slice("8*h100:8")).mesh["data"] == 2
     with pytest.raises(BadRequest, match="--seq-length is missing; give it"):

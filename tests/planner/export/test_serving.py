@@ -246,7 +246,7 @@ def test_the_longest_sequence_is_said_where_the_cache_is_smaller_than_the_model(
 def test_what_no_plan_says_is_refused(target):
     plan, cfg, piece = a_plan()
     text = export_serve(plan, cfg, piece, target)
-    with pytest.raises(BadRequest, match="no word for the flag --swap-space"):
+    with pytest.raises(BadRequest, match="cannot express the flag --swap-space"):
         parse_serve(re.sub("(tensor-parallel|tp).size=8", r"\g<0> --swap-space=4", text), target)
     with pytest.raises(BadRequest, match=target):
         parse_serve("nonsense", target)

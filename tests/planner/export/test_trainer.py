@@ -66,7 +66,7 @@ def test_an_axolotl_yaml():
     assert (plan.attention_kernel, plan.sequence_length) == ("fa2", 4096)
     assert (plan.quantize, plan.lora_targets, plan.library) == ("nf4", (), "transformers")
     said = [s for s in unread_notes(AXOLOTL, "axolotl") if not isinstance(s, Remark)]
-    assert "sample_packing: the lengths of documents are not in the text" in said[0]
+    assert "sample_packing: the text does not give document lengths" in said[0]
     assert len(said) == 1
 
 
@@ -129,7 +129,10 @@ def test_arguments_of_the_trainer(more, field, value):
     ("text", "said"),
     [
         (f"{LINE} --optim lion_8bit", "optim is 'lion_8bit'; a plan can say"),
-        (LINE.replace("sft.py", "dpo.py"), "rl is 'dpo', whose step has passes that no plan"),
+        (
+            LINE.replace("sft.py", "dpo.py"),
+            "rl is 'dpo', whose step has passes that a plan does not",
+        ),
         (f"{AXOLOTL}rl: grpo\n", "rl is 'grpo'"),
         (f"{LINE} --deepspeed missing.json", "names the file 'missing.json', whose keys count"),
         (LINE.replace("8 sft", "16 sft"), "num_processes is 16 in the text, the slice has 8"),
@@ -150,13 +153,13 @@ def test_what_no_plan_says_is_refused_by_name(text, said):
         (f"{LINE} --load_in_4bit", "load_in_4bit = True is not understood"),
         (f"{LINE} --lora_rr 3", "lora_rr = 3 is not understood.*; did you mean 'lora_r'?"),
         (f"{LINE} --attn_implementation flex_attention", "attn_implementation = 'flex_attention'"),
-        (f"{LINE} --use_peft", "read as the program's default: lora_target_modules"),
+        (f"{LINE} --use_peft", "read as the program's defaults: lora_target_modules"),
         (f"{LINE} --use_peft --load_in_4bit --bnb_4bit_quant_type fp4", "_quant_type = 'fp4'"),
         (LINE.replace("launch", "launch --use_deepspeed --zero_stage 3 --offload_param_device cpu"),
          "deepspeed_config.offload_param_device = 'cpu'"),
         (f"{LINE} --auto_find_batch_size true", "auto_find_batch_size = True"),
         (LINE.replace("launch", "launch --mixed_precision fp16"), "mixed_precision = 'fp16' is"),
-        (LINE, "without packing a batch is as long as its longest text"),
+        (LINE, "without packing, a batch has the length of its longest text"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_said(text, said):
@@ -184,7 +187,7 @@ def test_plan_show_and_export_take_the_files_beside(tmp_path, capsys):
     file = tmp_path / "run.sh"
     file.write_text(LINE.replace("launch", "launch --config_file configs/zero.yaml"))
     said = refused(capsys, ["plan", "show", file])
-    assert "the text does not say the slice" in said
+    assert "the text does not give the slice" in said
     plan = tmp_path / "plan.yaml"
     answered("export", file, "--from", "accelerate", "--on", "h100:8", "-o", plan)
     shown = answer("plan", "show", plan)["result"]

@@ -208,8 +208,8 @@ def priced():
     ("changes", "said"),
     [
         ({"layers_per_stage": (4,)}, "adds up to 4 layers; dense has 3"),
-        ({"box": (4, 8)}, "box 4x8 is no part of v5e:4x4"),
-        ({"box": (16,)}, "box 16 is no part of v5e:4x4; give one size per physical axis"),
+        ({"box": (4, 8)}, "box 4x8 does not fit v5e:4x4"),
+        ({"box": (16,)}, "box 16 does not fit v5e:4x4; give one size per physical axis"),
         (
             {"mesh": {"fsdp": 8}},
             "has 8 devices; 1 slice(s) x box 4x4 of v5e:4x4 have 16: make them equal by",

@@ -342,7 +342,7 @@ def test_hand_written_plans_are_checked():
     cfg, piece = load_model("llama-3-8b"), parse_slice("v5e:2x2")
     with pytest.raises(BadRequest, match="has 2 devices; box 2x2 of v5e:2x2 has 4"):
         evaluate_serve(plan_for(mesh={"tensor": 2}), cfg, piece)
-    with pytest.raises(BadRequest, match="box 4x2 is no part of v5e:2x2"):
+    with pytest.raises(BadRequest, match="box 4x2 does not fit v5e:2x2"):
         evaluate_serve(plan_for(box=(4, 2)), cfg, piece)
     with pytest.raises(BadRequest, match="'expert' of 4 does not divide the 1 routed expert"):
         evaluate_serve(plan_for(mesh={"expert": 4}), cfg, piece)

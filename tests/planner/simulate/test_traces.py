@@ -149,7 +149,7 @@ def own(**changes):
         (AZURE + "soon,1,2\n", "line 5: 'soon,1,2' is no request"),
         (MOONCAKE + "{}", "line 3 is no request: no key 'input_length'"),
         (MOONCAKE + "[1]", "line 3 is no request: it is no JSON object"),
-        (MOONCAKE + "{", "line 3 is no request: it is no JSON at column 2: "),
+        (MOONCAKE + "{", "line 3 is no request: it is not JSON at column 2: "),
         (
             MOONCAKE + own(arrival="NaN"),
             "line 3 is no request: it: a number is NaN; numbers must be finite",

@@ -147,7 +147,7 @@ DAMAGE = {
     "another text": lambda c: (c.entry(KEY) / "hlo.txt.gz").write_bytes(
         gzip.compress(b"HloModule other")
     ),
-    "a text is no text": lambda c: (c.entry(KEY) / "hlo.txt.gz").write_bytes(
+    "a text is not text": lambda c: (c.entry(KEY) / "hlo.txt.gz").write_bytes(
         gzip.compress(b"\xff\xfe\x80")
     ),
     "a text is a folder": lambda c: replaced(c.entry(KEY) / "hlo.txt.gz", lambda p: p.mkdir()),

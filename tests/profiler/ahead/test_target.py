@@ -81,5 +81,5 @@ def test_a_chip_without_such_a_compiler_is_refused(text):
 
 
 def test_a_part_of_a_domain_that_is_no_whole_host_is_refused():
-    with pytest.raises(BadRequest, match=r"'gb200:6' is no whole number of hosts of 4 chips"):
+    with pytest.raises(BadRequest, match=r"'gb200:6' is not a whole number of hosts of 4 chips"):
         target("gb200:6")

@@ -159,7 +159,7 @@ DAMAGE = [
     ("f32[8,8]{0,1} transpose", "f32[8,8]{0,2} transpose", "must name each of its 2 dims once"),
     ("f32[8,8]{0,1} transpose", "f32[8,8]{0,1:T(0,128)} transpose", "a tile of layout"),
     ("f32[8,8]{0,1} transpose", "(" * 2000 + "f32[8]" + ")" * 2000 + " transpose", "deeper"),
-    ("f32[1,8]{1,0} dynamic-slice", "(f32[1,8]{1,0}) dynamic-slice", "its shape is no array"),
+    ("f32[1,8]{1,0} dynamic-slice", "(f32[1,8]{1,0}) dynamic-slice", "its shape is not an array"),
     ("(%done, %cut,", "(%done, %init,", "reads 'init', which stands after it"),
     # attributes
     (
@@ -186,7 +186,7 @@ DAMAGE = [
     ("devices=[2,2]<=[4]", "devices=[2,3]<=[4]", "has 6 tiles for 4 devices"),
     # numbers and configs
     ('"1234"', '"99999999999999999999"', "'estimated_cycles' of its backend_config"),
-    ('"1234"}}', '"1234"}', "its backend_config is no JSON"),
+    ('"1234"}}', '"1234"}', "its backend_config is not JSON"),
     ("source_line=12", "source_line=1e400", "a number of a line or of a frame"),
     (
         "while(%init), ",

@@ -46,7 +46,7 @@ def shown(path):
         ('"dur": 50.0', '"dur": -1e-3', "'dur' is -0.001; it must be a number of at least 0"),
         ('"dur": 50.0', '"dur": 1e300', "an event at most 1e+08 s long"),
         ('"dur": 50.0', f'"dur": {"9" * 5000}', "a number has 5000 digits"),
-        ('"dur": 50.0', '"dur": 1, "dur": 50.0', "the key 'dur' stands twice"),
+        ('"dur": 50.0', '"dur": 1, "dur": 50.0', "the key 'dur' appears twice"),
         ('"name": "fusion.9"', '"name": ["a"]', "'name' is ['a']; it must be text"),
         ('{"hlo_category": "loop fusion"', '[{"a": 1}], "b": {"c": "d"', "it must be an object"),
         ('"hlo_category": "loop fusion"', '"device_ordinal": -1', "the device of event 'fusion.9'"),

@@ -72,7 +72,7 @@ def test_the_length_of_a_window_changes_nothing(monkeypatch, tmp_path, window):
     assert read_trace(tmp_path / "a.json") == whole
     (tmp_path / "a.json").write_text(text[:-9] + ",,", encoding="utf-8")
     line = text[:-9].count("\n") + 1
-    with pytest.raises(BadRequest, match=f"is no JSON at line {line} column"):
+    with pytest.raises(BadRequest, match=f"is not JSON at line {line} column"):
         read_trace(tmp_path / "a.json")
 
 

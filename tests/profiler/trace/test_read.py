@@ -55,7 +55,7 @@ def test_a_bare_list_of_events_is_chrome_format_too(tmp_path):
     [
         ("a.trace.json", b"", "is empty"),
         ("a.xplane.pb", b"", "is empty"),
-        ("a.trace.json", b'{"traceEvents": [', "is no JSON"),
+        ("a.trace.json", b'{"traceEvents": [', "is not JSON"),
         ("a.trace.json", b"\xff\xfe\x00", "is not text in UTF-8"),
         ("a.trace.json", b'{"other": 1}', "has no list 'traceEvents'"),
         ("a.trace.json", b'{"traceEvents": [1]}', "has no list 'traceEvents'"),
@@ -65,8 +65,12 @@ def test_a_bare_list_of_events_is_chrome_format_too(tmp_path):
             "event 1 .*: 'name' is None; it must be text, as in Chrome's format",
         ),
         ("a.trace.json", b'{"traceEvents": []}', "none of a compiled op"),
-        ("a.trace.json.gz", b"plain text", "is no whole gzip file"),
-        ("a.trace.json.gz", gzip.compress(b"x" * 9999, mtime=0)[:-12], "is no whole gzip file"),
+        ("a.trace.json.gz", b"plain text", "is not a complete gzip file"),
+        (
+            "a.trace.json.gz",
+            gzip.compress(b"x" * 9999, mtime=0)[:-12],
+            "is not a complete gzip file",
+        ),
         ("a.csv", b"a,b", "the ending says the format"),
         ("a.xplane.pb", b"nothing of the kind" * 30, "is no capture of jax.profiler"),
     ],

@@ -134,7 +134,7 @@ def test_ulysses_copies_kv_heads_that_the_axis_does_not_divide():
 def test_ulysses_names_the_heads_it_cannot_deal():
     arrays = cases.inputs(B, T, 6, 2, H, U)
     kernel = sharded("ulysses", mesh_of(1, 4, 1))
-    message = "6 query heads cannot be dealt by Ulysses; it must divide by the 4 devices"
+    message = "6 query heads cannot be sharded by Ulysses; it must divide by the 4 devices"
     with pytest.raises(BadRequest, match=message):
         kernel(*arrays[:3], cases.scoring_for("causal", B, T, 6))
 

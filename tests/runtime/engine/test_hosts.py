@@ -40,7 +40,7 @@ def test_a_message_arrives_as_it_was_sent():
 
 
 def test_hosts_that_cannot_meet_or_share_are_refused(checkpoint):
-    with pytest.raises(BadRequest, match="--processes and --process each"):
+    with pytest.raises(BadRequest, match="--processes and --process on each"):
         meeting_place(ProcessGroup(coordinator="a:1", count=2))
     assert meeting_place(ProcessGroup(coordinator="a:1", count=2, index=0)) == ("a", 2)
     nobody = object.__new__(type("Nobody", (), {}))

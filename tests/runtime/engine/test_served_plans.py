@@ -78,7 +78,7 @@ def test_plans_that_cannot_be_served_here_are_refused(checkpoint, tmp_path, caps
         assert (code, out) == (2, "")
         return err.rpartition("error: ")[2]
 
-    assert "32 devices are asked for and there are 8" in said(replicas=8)
+    assert "32 devices are requested and 8 are here" in said(replicas=8)
     assert "has another model's layers" in said(model_hash="another")
     weights = ServeDtypes(weights="mxfp4", kv="f32")
     assert "weights in mxfp4" in said(dtypes=weights)
@@ -87,7 +87,7 @@ def test_plans_that_cannot_be_served_here_are_refused(checkpoint, tmp_path, caps
     assert "unknown value of --kv 'int4'" in said("--kv", "int4")
     mesh = "mesh data=2 x tensor=4 has 8 devices and its slice v5e:2x2 4"
     assert mesh in said(mesh={"data": 2, "tensor": 4})
-    assert "is no plan's file" in refused(
+    assert "is not a plan's file" in refused(
         capsys, ["serve", checkpoint, "--port", 0, "--model", checkpoint]
     )
     assert "has no tokenizer.json" in said("--model", str(tmp_path))
@@ -177,7 +177,7 @@ def test_an_end_id_that_is_text_is_warned_of(checkpoint, tmp_path):
     (folder / "generation_config.json").write_text('{"eos_token_id": 76}')
     told = []
     path = plan_of(folder, tmp_path / "plan.yaml", replicas=8)
-    with pytest.raises(BadRequest, match="devices are asked for"):
+    with pytest.raises(BadRequest, match="devices are requested"):
         open_replica(ServeModelRequest(path=str(path)), told.append)
     assert "eos_token_id names ordinary text of the tokenizer, 76 (" in told[0]
 

@@ -40,7 +40,7 @@ def test_a_template_renders_as_transformers_renders_it(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{% for %}", "is no Jinja"),
+        ("{% for %}", "is not Jinja"),
         ("{{ raise_exception('no system') }}", "refuses these messages: no system"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe"),

@@ -201,9 +201,9 @@ def test_what_is_no_file_is_not_read(tmp_path, kind):
     )
     command = [sys.executable, "-c", code, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert "it is no file; take the file from the model's own folder" in done.stdout, done.stderr
+    assert "it is not a file; use the file from the model's own folder" in done.stdout, done.stderr
 
 
 def test_a_folder_of_another_name_is_none():
-    with pytest.raises(BadRequest, match="is no folder"):
+    with pytest.raises(BadRequest, match="is not a folder"):
         read_model_text(Path("a" * 5000))

@@ -106,7 +106,8 @@ def test_a_full_disk_loses_nothing(keeper, monkeypatch):
     with pytest.raises(
         ShardwiseError,
         match=r"no room for the checkpoint of step 2 in .*it takes 140 B, .* are free "
-        r"\(No space left on device\); the last good one is step 1: free space and start again "
+        r"\(No space left on device\); the last good checkpoint is step 1: free space and "
+        "start again "
         "with --resume",
     ):
         keeper.wait()
@@ -128,7 +129,7 @@ def test_another_run_is_refused(keeper):
     state = state_on(mesh(1, 1))
     keeper.save(1, state)
     keeper.wait()
-    with pytest.raises(BadRequest, match=r"was made with lr 0\.1, this run has 0\.2; give what"):
+    with pytest.raises(BadRequest, match=r"was made with lr 0\.1, and this run has 0\.2; use the"):
         restore(keeper.path(1), shapes(state), {**IDENTITY, "lr": 0.2})
     wrong = {**shapes(state), "count": jax.ShapeDtypeStruct((2,), jnp.int32)}
     with pytest.raises(BadRequest, match=r"holds count as .*\[\].*this run has .*\[2\]"):
@@ -202,7 +203,7 @@ def test_a_manifest_that_is_not_ours_is_damage(keeper, key, value):
 def test_what_is_no_checkpoint_is_refused(tmp_path):
     for text in ("", "[]", json.dumps({"format": 0})):
         (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(BadRequest, match="is no checkpoint of this trainer"):
+        with pytest.raises(BadRequest, match="is not a checkpoint of this trainer"):
             restore(tmp_path, {}, IDENTITY)
 
 

@@ -86,7 +86,7 @@ def test_a_folder_gives_its_text_files_in_order(tmp_path):
     (data / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
     said = []
     corpus = corpus_of(data, Bytes(), tmp_path / "cache", said.append)
-    assert said == [f"2 file(s) in '{data}' are not UTF-8 text and are left out"]
+    assert said == [f"2 file(s) in '{data}' are not UTF-8 text and are skipped"]
     texts = [p.read_bytes() for p in sorted(data.rglob("file*"))]
     assert corpus.tokens.tolist() == [t for text in texts for t in [*text, 256]]
     assert len(corpus.starts) == 6
@@ -232,7 +232,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     with pytest.raises(BadRequest, match="cannot read the tokenizer"):
         tokenizer_of(tmp_path / "none.json", 10)
     (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(BadRequest, match=r"is no tokenizer.json"):
+    with pytest.raises(BadRequest, match=r"is not a tokenizer.json"):
         tokenizer_of(tmp_path / "bad.json", 10)
     with pytest.raises(
         BadRequest, match=r"ids up to 256 .* vocabulary of 256; .* vocab_size 257 or more"

@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_shape_is_refused_before_the_data_is_read(tmp_pa
 
 def test_nothing_is_written_over(tmp_path):
     folder, _ = pretrained(tmp_path)
-    with pytest.raises(BadRequest, match="holds a checkpoint already; give a folder that is new"):
+    with pytest.raises(BadRequest, match="already holds a checkpoint; give a new folder"):
         train(make_run(tmp_path, settings=STILL, init=folder, save_hf=folder))
 
 
@@ -108,9 +108,9 @@ def test_a_place_that_could_not_be_written_is_refused_before_the_run(tmp_path):
     run = make_run(tmp_path, settings=STILL)
     (tmp_path / "file").write_text("")
     for place, said in {
-        run.out: "is where --out '.*' keeps the run",
-        run.out / "checkpoints" / "hf": "is where --out '.*' keeps the run",
-        tmp_path / "file" / "hf": "'.*file' is no folder to write in",
+        run.out: "overlaps --out '.*', which holds the run",
+        run.out / "checkpoints" / "hf": "overlaps --out '.*', which holds the run",
+        tmp_path / "file" / "hf": "'.*file' is not a folder to write in",
     }.items():
         with pytest.raises(BadRequest, match=said):
             train(replace(run, save_hf=place, config=CONFIG))

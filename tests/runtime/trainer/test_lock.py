@@ -37,7 +37,8 @@ def test_a_second_training_names_the_first_and_a_killed_one_leaves_nothing(tmp_p
         assert child.stdout.readline() == b"held\n"
         with pytest.raises(
             BadRequest,
-            match=rf"^process {child.pid} on \S+ trains in '{out}' already; let it end, stop it, "
+            match=rf"^process {child.pid} on \S+ is already training in '{out}'; wait for it, "
+            "stop it, "
             "or give another --out$",
         ):
             train(make_run(tmp_path, out=out))
@@ -64,7 +65,9 @@ def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
     said = []
     with sole(tmp_path, "a", said.append):
         pass
-    assert said == [f"'{tmp_path}' knows no locks; a second training in it is not noticed"]
+    assert said == [
+        f"'{tmp_path}' does not support locks; a second training in it cannot be detected"
+    ]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

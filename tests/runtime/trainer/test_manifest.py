@@ -99,7 +99,7 @@ def test_the_first_wrong_value_is_named(whole, tmp_path):
     file.write_text(json.dumps(manifest))
     with pytest.raises(
         BadRequest,
-        match=r"is no checkpoint of this trainer: its manifest.json cannot be read \('files.0."
+        match=r"is not a checkpoint of this trainer: its manifest.json cannot be read \('files.0."
         r"bytes' is '12'; it must be a whole number\)",
     ):
         restore(folder, laid(whole[1]), IDENTITY)

@@ -274,5 +274,5 @@ def test_what_a_mesh_pads_is_no_flaw(tmp_path, stages):
             array["shape"] = [0 if n == 258 else n for n in array["shape"]]
 
     forge(done, change)
-    with pytest.raises(BadRequest, match="resume with the stages and the optimizer that wrote it"):
+    with pytest.raises(BadRequest, match="resume with the stages and optimizer that wrote it"):
         train(replace(run, plan=plain, resume=True))

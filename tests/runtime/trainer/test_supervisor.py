@@ -58,8 +58,9 @@ def test_a_killed_process_is_named_whatever_the_others_do(tmp_path, survivor):
     killed = f"{STEP}; time.sleep(0.5); os.kill(os.getpid(), signal.SIGKILL)"
     with pytest.raises(
         ShardwiseError,
-        match=r"process 1 of 2 on \S+ was killed by SIGKILL after step 4; the others were stopped, "
-        r"since none can go on without it\. Nothing that was saved is lost: start all 2 again with "
+        match=r"process 1 of 2 on \S+ was killed by SIGKILL after step 4; the others were stopped "
+        r"because they cannot continue without it\. Saved checkpoints are kept: start all "
+        "2 again with "
         "--resume",
     ):
         watch(tmp_path, [survivor, killed]).run(lambda _: None)
@@ -73,7 +74,7 @@ def test_a_workers_own_error_is_passed_on(tmp_path):
 
 @pytest.mark.slow
 def test_no_step_at_all_means_that_they_did_not_meet(tmp_path):
-    with pytest.raises(ShardwiseError, match="did not find the others at host:1; start all 2"):
+    with pytest.raises(ShardwiseError, match="did not reach the others at host:1; start all 2"):
         watch(tmp_path, ["os.abort()"], indices=[0], count=2).run(lambda _: None)
 
 
@@ -118,9 +119,7 @@ def test_a_silent_machine_is_lost(tmp_path):
 
     thread = threading.Thread(target=beat)
     thread.start()
-    with pytest.raises(
-        ShardwiseError, match=r"process 1 of 2 on far gave no sign of life .*step 9"
-    ):
+    with pytest.raises(ShardwiseError, match=r"process 1 of 2 on far sent no message .*step 9"):
         watch(tmp_path, [f"{STEP}; {WAIT}", ""], indices=[0]).run(lambda _: None)
     thread.join()
 

@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
         self.lazy, self.home, self.elsewhere = lazy, home, elsewhere or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what is no text before it reaches a message, which could not be printed."""
+        """Refuse what is not text before it reaches a message, which could not be printed."""
         from shardwise.boundary.arguments import check_arguments
 
         check_arguments(args)

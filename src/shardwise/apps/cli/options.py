@@ -29,7 +29,7 @@ class OutputFile(click.Path):
         self.endings = endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: Any) -> Any:
-        """The path; raises BadRequest for - where it is no file."""
+        """The path; raises BadRequest for - where it is not a file."""
         if str(value) == "-" and not self.allow_dash:
             flag = param.opts[0] if param else "the file"
             raise BadRequest(

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -296,15 +296,18 @@ def show_answer(
     page: Iterable[Part] | None = None,
     more: Sequence[str] = (),
     warnings_first: bool = False,
+    told: Collection[str] = (),
 ) -> None:
     """Print the document or the page, then write --csv. `inputs` are what was asked; `more` are
     lines below the page, such as which files were written, and `page` one in place of the answer's
-    own; `warnings_first` puts the warnings above a long page."""
+    own; `warnings_first` puts the warnings above a long
+    page, and those `told` before are not said again."""
     with reader_may_leave():
         if out.as_json:
             print_document(document_of(answer, inputs))
         else:
-            remarks = sorted(answer.warnings, key=lambda line: isinstance(line, Remark))
+            left = (line for line in answer.warnings if line not in told)
+            remarks = sorted(left, key=lambda line: isinstance(line, Remark))
             print_answer(answer, out, remarks, page, more, warnings_first)
     if out.csv_path:
         _write_rows(out.csv_path, answer.table())

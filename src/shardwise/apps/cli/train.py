@@ -29,9 +29,9 @@ def train(out: Outputs) -> None:
     with needed_for("training"):
         from shardwise.commands.run.train import run_training
         from shardwise.commands.run.training import Stopped, TrainRunRequest
-    request = request_of(TrainRunRequest)
+    request, shown = request_of(TrainRunRequest), _Shown()
     try:
-        answer = run_training(request, _Shown())
+        answer = run_training(request, shown)
     except Stopped as stop:
         click.echo(f"\n{stop}" if sys.stderr.isatty() else str(stop), err=True)
         sys.exit(stop.exit_code)
@@ -39,7 +39,7 @@ def train(out: Outputs) -> None:
         click.echo(err=True)
     asked = by_name(request, "plan", "sets")
     inputs = {"plan": str(request.plan), "set": request.sets, **asked, "out": str(request.folder)}
-    show_answer(answer, out, inputs)
+    show_answer(answer, out, inputs, told=shown.warnings)
 
 
 class _Shown:
@@ -47,9 +47,11 @@ class _Shown:
     step, then every tenth and one every ten seconds."""
 
     def __init__(self) -> None:
-        self._last = 0.0
+        self._last, self.warnings = 0.0, set[str]()
 
     def __call__(self, line: str, metrics: "StepMetrics | None") -> None:
+        if isinstance(line, Caution):
+            self.warnings.add(line)
         if sys.stderr.isatty():
             click.echo(f"\r\x1b[2K{spoken(line)}", nl=isinstance(line, Caution), err=True)
         elif self._is_due(metrics):

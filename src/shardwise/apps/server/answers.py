@@ -38,7 +38,7 @@ async def form_of(
     param = "structured_outputs" if fields.structured_outputs else "response_format"
     asked = [*_format(fields), *_structured(fields)]
     if len(asked) > 1:
-        raise bad(param, f"{param}: {len(asked)} forms are given; an answer has one")
+        raise bad(param, f"{param}: {len(asked)} forms are given; give one")
     if not asked:
         return None
     with refused(param):

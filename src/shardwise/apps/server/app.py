@@ -206,7 +206,7 @@ async def models(request: Request) -> Response:
 async def tokenize(state: ServerState, _: Request, fields: TokenizeFields) -> Response:
     """The tokens of a text, or of a chat by the model's template."""
     if (fields.prompt is None) == (fields.messages is None):
-        raise bad("prompt", "give prompt or messages, one of them")
+        raise bad("prompt", "give either prompt or messages")
     if fields.prompt is not None:
         special = fields.add_special_tokens is not False
         work = _tokens(state, fields.prompt, special)
@@ -229,7 +229,11 @@ async def _tokens(state: ServerState, prompt: str, special: bool) -> list[int]:
 async def detokenize(state: ServerState, _: Request, fields: DetokenizeFields) -> Response:
     """The text of tokens."""
     if len(fields.tokens) > MOST_TOKENS:
-        raise bad("tokens", f"tokens: {len(fields.tokens):,}, over {MOST_TOKENS:,}; send parts")
+        raise bad(
+            "tokens",
+            f"tokens has {len(fields.tokens):,} ids, and the limit is {MOST_TOKENS:,}; "
+            "send them in parts",
+        )
     if fields.tokens:
         check_tokens(state, fields.tokens, "tokens")
     with refused("tokens"):
@@ -303,5 +307,5 @@ async def debug_trace(request: Request) -> Response:
     """The last `steps` steps for ui.perfetto.dev."""
     said = request.query_params.get("steps", "1000")
     if not (said.isascii() and said.isdigit() and 0 < len(said) < 7 and int(said)):
-        raise bad("steps", "steps: it is a whole number of at least 1")
+        raise bad("steps", "steps must be a whole number of at least 1")
     return JSONResponse(_state(request).trace.events(int(said)))

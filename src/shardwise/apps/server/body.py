@@ -58,7 +58,8 @@ def _check_kind(request: Request) -> None:
     if coding not in ("", "identity"):
         raise ApiError(
             415,
-            "Content-Encoding: a body is read as it is; send it uncompressed, without this header",
+            "Content-Encoding: this server reads uncompressed bodies only; send the body "
+            "uncompressed, without this header",
             headers={"Accept-Encoding": "identity"},
         )
 
@@ -83,7 +84,9 @@ async def _read(state: ServerState, request: Request, body: bytearray) -> None:
                         headers={"Retry-After": "1"},
                     )
     except TimeoutError:
-        raise ApiError(408, f"the body did not come within {limits.upload:g} s") from None
+        raise ApiError(
+            408, f"the body did not arrive within {limits.upload:g} s; send it faster, or send less"
+        ) from None
 
 
 def _too_large(limit: int) -> ApiError:
@@ -99,7 +102,7 @@ async def _in_turn(state: ServerState, body: bytearray, model: type[Fields]) -> 
             return await asyncio.to_thread(_valid, body, model)
     except TimeoutError:
         raise ApiError(
-            429, "others' bodies are read first; try again", headers={"Retry-After": "10"}
+            429, "the server is reading other bodies; try again", headers={"Retry-After": "10"}
         ) from None
 
 

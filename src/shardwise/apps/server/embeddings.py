@@ -20,7 +20,7 @@ from shardwise.commands.run.serving import Embedder
 async def embeddings(state: ServerState, request: Request, fields: EmbeddingFields) -> Response:
     """The vectors of one request, in the order of its texts."""
     if state.replica.embedder is None:
-        raise ApiError(501, "this server makes no vectors; it has no model of its own")
+        raise ApiError(501, "this server has no embedding model; start `shardwise serve` with one")
     with refused("input"):
         embedder = state.replica.embedder(state.replica.variant(fields.model))
     if fields.dimensions is not None:

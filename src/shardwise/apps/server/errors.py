@@ -66,7 +66,7 @@ def invalid(error: ValidationError, model: type[BaseModel]) -> ApiError:
     first = found[0]
     if not first["loc"]:
         told = f": {first['msg']}" if first["type"].startswith("json_") else ""
-        return bad(None, f"the body is no JSON object{told}")
+        return bad(None, f"the body is not a JSON object{told}")
     param = str(first["loc"][0])
     mine = [Fault(e, model) for e in found[:MOST] if e["loc"] and str(e["loc"][0]) == param]
     near = max(fault.nearness for fault in mine)
@@ -90,7 +90,7 @@ INSTEAD = {
     "guided_json": "give the schema as response_format",
     "guided_regex": 'give it as structured_outputs: {"regex": ...}',
     "guided_choice": 'give it as structured_outputs: {"choice": [...]}',
-    "guided_grammar": "grammars are not read; a JSON schema is, as response_format",
+    "guided_grammar": "grammars are not supported; give a JSON schema as response_format",
     "guided_decoding_backend": "there is one; leave it out",
     "max_new_tokens": "did you mean 'max_tokens'?",
     "max_length": "did you mean 'max_tokens'?",
@@ -127,7 +127,7 @@ class Fault:
 
     @property
     def nearness(self) -> tuple[bool, int, list[int], bool, bool]:
-        """Whether it is a message's part that is no text, how deep in the value it is and how far
+        """Whether it is a message's part that is not text, how deep in the value it is and how far
         along its lists, whether the type there is right, and whether it is a name that is not
         known."""
         kind, place = self._error["type"], self._error["loc"]
@@ -143,7 +143,7 @@ class Fault:
             return "this server reads text alone"
         if kind != "extra_forbidden":
             return _SAYS.get(kind) or f"it must be {must_be(self._error)}"
-        return f"this server knows no such field; {self.meant or 'leave it out'}"
+        return f"this server has no field of this name; {self.meant or 'leave it out'}"
 
     @property
     def meant(self) -> str:

@@ -18,7 +18,7 @@ Prompts = (
     | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
 )
 """Texts or tokens, one or many."""
-UNUSED = "taken, and of no effect here"
+UNUSED = "accepted; has no effect here"
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -141,7 +141,7 @@ class CompletionFields(GenerationFields):
     logprobs: int | None = Field(None, ge=0, le=20)
     add_special_tokens: bool | None = None
     suffix: None = None
-    best_of: Literal[1] | None = Field(None, description="answers to choose from: one")
+    best_of: Literal[1] | None = Field(None, description="number of answers; only 1")
 
 
 class TextPart(ApiModel):
@@ -218,7 +218,7 @@ class ChatFields(GenerationFields):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=10_000)]
-    max_tokens: int | None = Field(None, ge=1, lt=2**31, description="default: what has room")
+    max_tokens: int | None = Field(None, ge=1, lt=2**31, description="default: what fits")
     max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)

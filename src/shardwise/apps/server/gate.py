@@ -63,7 +63,7 @@ class Gate:
         except Exception:
             log.exception("mistake", extra={"fields": {"request_id": request_id}})
             if not status:
-                said = f"a mistake of the server's own; its log has {request_id}"
+                said = f"internal error of the server; see {request_id} in its log"
                 answer = JSONResponse(ApiError(500, said).document(), 500)
                 await answer(scope, receive, noted)
         finally:
@@ -88,7 +88,9 @@ class Gate:
         state = self.state
         if state.draining and path not in WATCHED:
             end = {"Connection": "close", "Retry-After": "10"}
-            return ApiError(503, "the server ends and takes no new requests", headers=end)
+            return ApiError(
+                503, "the server is shutting down and takes no new requests", headers=end
+            )
         if not state.api_keys or path in OPEN:
             return None
         scheme, _, key = headers.get("authorization", "").partition(" ")

@@ -19,27 +19,30 @@ COUNTERS = {
     "num_preemptions": "Preemptions.",
     "prompt_tokens": "Tokens of prompts.",
     "generation_tokens": "Tokens of answers.",
-    "prefix_cache_queries": "Tokens of prompts that the prefix cache was asked for.",
-    "prefix_cache_hits": "Tokens of prompts that it had.",
+    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
+    "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
     "spec_decode_num_draft_tokens": "Tokens guessed.",
-    "spec_decode_num_accepted_tokens": "Tokens guessed that held.",
+    "spec_decode_num_accepted_tokens": "Guessed tokens that were accepted.",
 }
 STEP_SECONDS = {
-    "step_seconds": "Seconds of steps, as measured.",
-    "predicted_step_seconds": "Seconds of the same steps by the plan; 0 without one.",
+    "step_seconds": "Measured seconds of steps.",
+    "predicted_step_seconds": "Predicted seconds of the same steps; 0 without a plan.",
 }
 HISTOGRAMS = {
-    "time_to_first_token_seconds": ("Arrival to first token.", SECONDS),
+    "time_to_first_token_seconds": ("Seconds from arrival to the first token.", SECONDS),
     "inter_token_latency_seconds": ("Token to token.", BETWEEN),
-    "request_time_per_output_token_seconds": ("Mean of an answer's tokens.", BETWEEN),
-    "e2e_request_latency_seconds": ("Arrival to last token.", SECONDS),
-    "request_queue_time_seconds": ("Arrival to first step.", SECONDS),
-    "request_prefill_time_seconds": ("First step to first token.", SECONDS),
-    "request_decode_time_seconds": ("First to last token.", SECONDS),
-    "request_inference_time_seconds": ("First step to last token.", SECONDS),
-    "request_prompt_tokens": ("Tokens of a prompt.", TOKENS),
-    "request_generation_tokens": ("Tokens of an answer.", TOKENS),
-    "iteration_tokens_total": ("Tokens of a step.", STEP_TOKENS),
+    "request_time_per_output_token_seconds": (
+        "Mean seconds per output token of an answer.",
+        BETWEEN,
+    ),
+    "e2e_request_latency_seconds": ("Seconds from arrival to the last token.", SECONDS),
+    "request_queue_time_seconds": ("Seconds from arrival to the first step.", SECONDS),
+    "request_prefill_time_seconds": ("Seconds from the first step to the first token.", SECONDS),
+    "request_decode_time_seconds": ("Seconds from the first to the last token.", SECONDS),
+    "request_inference_time_seconds": ("Seconds from the first step to the last token.", SECONDS),
+    "request_prompt_tokens": ("Tokens in a prompt.", TOKENS),
+    "request_generation_tokens": ("Tokens in an answer.", TOKENS),
+    "iteration_tokens_total": ("Tokens in a step.", STEP_TOKENS),
 }
 REASONS = ("stop", "length", "abort")
 
@@ -71,14 +74,14 @@ class ServerMetrics:
         }
         ended = Counter(
             "vllm:request_success",
-            "Answers by how they ended.",
+            "Answers by finish reason.",
             ("model_name", "engine", "finished_reason"),
             registry=self.registry,
         )
         self._ended = {reason: ended.labels(*labels, reason) for reason in REASONS}
         self._answers = Counter(
             "http_requests",
-            "Requests of HTTP by their path and status; 499 where the client left.",
+            "HTTP requests by path and status; 499: the client disconnected.",
             ("handler", "status"),
             registry=self.registry,
         )
@@ -93,7 +96,7 @@ class ServerMetrics:
         }
         for name, value in read.items():
             Gauge(f"vllm:{name}", "Now.", **names).labels(*labels).set_function(value)
-        compiled = Gauge("shardwise:compiled_programs", "Programs of steps so far.", **names)
+        compiled = Gauge("shardwise:compiled_programs", "Step programs compiled so far.", **names)
         executors = [replica.executor for replica in engine.replicas]
         compiled.labels(*labels).set_function(lambda: sum(e.programs for e in executors))
         sizes = {"block_size": str(engine.config.page_size), "num_gpu_blocks": str(engine.pages)}

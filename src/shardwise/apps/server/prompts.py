@@ -81,8 +81,8 @@ def check_room(state: ServerState, prompts: Sequence[Sequence[int]], most: int, 
         where = "messages" if param != "max_tokens" else "prompt"
         raise bad(
             where,
-            f"{where}: {longest:,} tokens, and the model takes {room:,} with the answer; "
-            "shorten it",
+            f"{where}: {longest:,} tokens, and the model takes {room:,} in prompt and answer "
+            "together; shorten it",
         )
     if longest + most > room:
         raise bad(
@@ -115,7 +115,10 @@ async def chat_prompt(
         )
     for name in more:
         if name in RESERVED:
-            raise bad("chat_template_kwargs", f"chat_template_kwargs: {name} is a field of its own")
+            raise bad(
+                "chat_template_kwargs",
+                f"chat_template_kwargs: give {name} as a field of the request",
+            )
     given = {
         "messages": [_message(message) for message in messages],
         "tools": [tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
@@ -138,5 +141,7 @@ def _message(message: Message) -> dict[str, Any]:
         try:
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
         except (ValueError, RecursionError):
-            raise bad("messages", "messages: the arguments of a tool call are no JSON") from None
+            raise bad(
+                "messages", "messages: the arguments of a tool call are not JSON; send valid JSON"
+            ) from None
     return found

@@ -116,7 +116,10 @@ async def reply(
 ) -> Response:
     """The response to a request for answers. Raises ApiError where there will be none."""
     if fields.stream_options is not None and not fields.stream:
-        raise bad("stream_options", "stream_options: give it with stream only")
+        raise bad(
+            "stream_options",
+            "stream_options needs stream: true; set it, or leave stream_options out",
+        )
     answering = Answering(state, wish)
     begun = False
     try:

@@ -92,7 +92,7 @@ def _form(form: TextFormat) -> ResponseFormat:
     if form.type != "json_schema":
         return ResponseFormat(type=form.type)
     if form.json_schema is None:
-        raise bad("text", "text: format has no schema; give one")
+        raise bad("text", "text.format has no schema; give one")
     return ResponseFormat(type=form.type, json_schema=JsonSchema(schema=form.json_schema))
 
 

@@ -186,7 +186,7 @@ def _on_signal(
 
 def _hurry(server: uvicorn.Server, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
     """End what runs: its clients hear so, and are left where they do not read it."""
-    state.thread.stop("the server was told twice to end, and left this answer")
+    state.thread.stop("the server was stopped before this answer was complete")
 
     loop.call_later(HURRY, _leave, server)
 
@@ -211,7 +211,10 @@ async def _end(
     await _heard(server, time.monotonic() + SILENT)
     await asyncio.sleep(LINGER)  # who is connected and has asked before may ask again
     if not await state.drained(end):
-        state.thread.stop("the server ended before this answer was whole; --drain-time gives more")
+        state.thread.stop(
+            "the server stopped before this answer was complete; a longer --drain-time gives it "
+            "more time"
+        )
         if not await state.drained(time.monotonic() + HURRY):
             _leave(server)
     engine = state.replica.engine

@@ -91,14 +91,17 @@ class ServerState:
             )
         if self.reported + reported > limits.reported * AT_ONCE:
             raise ApiError(
-                429, "others' prompts are reported first; try again", headers={"Retry-After": "10"}
+                429,
+                "the server is reporting on other prompts; try again",
+                headers={"Retry-After": "10"},
             )
         if answers > self.limits.queue:
             raise bad("n", f"{answers} answers at once; this server holds {self.limits.queue}")
         if self.waiting + answers > self.limits.queue:
             raise ApiError(
                 429,
-                f"{self.waiting} answers wait or run already, of at most {self.limits.queue}; "
+                f"{self.waiting} answers wait or run already, and the limit is "
+                f"{self.limits.queue}; "
                 "try again later",
                 headers={"Retry-After": str(self.retry_after())},
             )

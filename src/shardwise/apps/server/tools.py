@@ -31,7 +31,7 @@ def must_call(state: ServerState, fields: ChatFields) -> dict[str, Any] | None:
     choice, functions = fields.tool_choice, [tool.function for tool in fields.tools or ()]
     names = [function.name for function in functions]
     if len(set(names)) < len(names):
-        raise bad("tools", "tools: two have one name; a call could not say which is meant")
+        raise bad("tools", "tools: two tools have the same name; rename one")
     if choice in (None, "none", "auto"):
         return None
     if not functions:
@@ -44,7 +44,7 @@ def must_call(state: ServerState, fields: ChatFields) -> dict[str, Any] | None:
     if state.replica.tools is None:
         raise bad(
             "tool_choice",
-            "tool_choice: it is not known how this model writes calls; start the server with "
+            "tool_choice: the tool-call format of this model is not known; start the server with "
             "--tool-format NAME, or ask with tool_choice: auto",
         )
     return {

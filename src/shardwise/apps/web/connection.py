@@ -1,7 +1,7 @@
 """A connection that costs little before its request is accepted.
 
 uvicorn's protocol reads headers of any size, waits for a request as long as its client likes, and
-answers what is no HTTP with text. Here a header has a limit in bytes and number, each stage one in
+answers what is not HTTP with text. Here a header has a limit in bytes and number, each stage one in
 seconds, a connection one in requests that come before the last is answered, and the process one in
 connections. A refusal is written as the API writes it; who is refused may still send for `LINGER`
 seconds, so that it reads why.
@@ -39,8 +39,8 @@ CHUNKS = 2**16
 REFUSAL_SECONDS = 0.002
 """What taking, refusing and closing a connection costs, rounded up (2026-11, one core)."""
 GONE = (
-    "the client closed its side of the connection before the answer was there, which ends a "
-    "request; keep it open until then"
+    "the client closed its side of the connection before the answer; keep it open until the "
+    "answer arrives"
 )
 
 
@@ -131,7 +131,7 @@ class BoundedHttp(HttpToolsProtocol):
         for connection in left:
             connection.transport.abort()
         if not left:
-            self._refuse(503, "this server has no connection left; try again later")
+            self._refuse(503, "this server has no free connection; try again later")
 
     def _wait(self, seconds: float, then: Callable[..., None], *given: Any) -> None:
         self._unwait()
@@ -144,7 +144,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _silent(self) -> None:
         if self._begun:
-            self._refuse(408, f"the header did not come within {self._limits.head:g} s")
+            self._refuse(408, f"the header did not arrive within {self._limits.head:g} s")
         else:
             self._hang_up()
 
@@ -174,7 +174,7 @@ class BoundedHttp(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:  # no other protocol is spoken here
             self._last_one()
         except httptools.HttpParserError as error:
-            self._refuse(*(self._fault or (400, f"this is no HTTP: {_of(error)}")))
+            self._refuse(*(self._fault or (400, f"this is not HTTP: {_of(error)}")))
         if self._since_progress > self._limits.header:
             self._refuse(*self._too_large())
 
@@ -211,9 +211,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._heading, self._since_progress = False, 0
         self._unwait()
         if len(self.pipeline) >= PIPELINE:
-            self._raise(400, f"over {PIPELINE} requests wait for the answer of one")
+            self._raise(400, f"over {PIPELINE} requests wait on one connection; wait for answers")
         if self.parser is not None and self.parser.should_upgrade() and self._has_body():
-            self._raise(400, "Upgrade: HTTP/1.1 alone is spoken here; leave out this header")
+            self._raise(400, "Upgrade: this server speaks HTTP/1.1 only; leave out this header")
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is before:
@@ -250,7 +250,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._wait(HALF, self._left)
             return True
         if self._begun:
-            self._refuse(400, "the request ended within its header")
+            self._refuse(400, "the request ended before its header was complete")
             return True
         return None
 

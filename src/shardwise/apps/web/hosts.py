@@ -47,7 +47,7 @@ class HostRule:
         for host in hosts:
             if not self.admits(host):
                 return (
-                    f"this server does not answer to the host {shown(host)}; ask it by its "
+                    f"this server does not answer for the host {shown(host)}; ask it by its "
                     "address, or start it with --allowed-host NAME"
                 )
         return None
@@ -86,13 +86,13 @@ def _name_of(host: str) -> str:
 def host_rule(bound: str, allowed: Iterable[str], *, keyed: bool) -> HostRule:
     """The rule of a server that listens on `bound`. Beyond this machine every address will do, the
     machine's name, and what `allowed` names; any name where nothing is named and a key is asked
-    for, as no page of a browser has it. Raises BadRequest for what is no host's name."""
+    for, as no page of a browser has it. Raises BadRequest for what is not a host's name."""
     names = tuple(name.lower() for name in allowed)
     for name in names:
         if name != EVERY and not _NAME.fullmatch(name):
             raise BadRequest(
-                f"--allowed-host {shown(name)} is no host's name; give one without scheme "
-                "and port, such as api.example.com, or '*' for every name"
+                f"--allowed-host {shown(name)} is not a host name; give one without scheme and "
+                "port, such as api.example.com, or '*' for every name"
             )
     outside = bound not in LOOPBACK
     every = EVERY in names or (outside and keyed and not names)

@@ -396,7 +396,7 @@ def _share(text: str | float, what: str) -> float:
     try:
         return number(text.removesuffix("%"), what) / (100 if text.endswith("%") else 1)
     except BadRequest:
-        raise BadRequest(f"{what} {shown(text)} is no share; write it like 40% or 0.4") from None
+        raise BadRequest(f"{what} {shown(text)} is not a share; write it like 40% or 0.4") from None
 
 
 def parse_share(text: str | float, what: str) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from shardwise.units import sig
+from shardwise.units import gib
 
 WIDTH, HEIGHT = 100, 30
 """Columns and lines of a page."""
@@ -257,18 +257,24 @@ def tone_of(used: float, limit: float) -> Tone:
     return "tight" if used > TIGHT * limit else "good"
 
 
+def memory_of(need: float, usable: float) -> str:
+    """A part of a chip's memory, in the unit of the whole unless it is small.
+
+    >>> memory_of(60 * 2**30, 80 * 2**30), memory_of(5e6, 80 * 2**30)
+    ('60 of 80 GiB', '4.77 MiB of 80 GiB')
+    """
+    return f"{gib(need).removesuffix(' GiB')} of {gib(usable)}"
+
+
 def memory_fact(need: float, usable: float) -> Fact:
     """What a chip's memory holds of what it can, and whether that is tight.
 
     >>> memory_fact(60 * 2**30, 80 * 2**30).text, memory_fact(79 * 2**30, 80 * 2**30).text
     ('60 of 80 GiB a chip', '79 of 80 GiB a chip (tight: 1 GiB is left for fragmentation)')
     """
-    tone, (held, least, left) = (
-        tone_of(need, usable),
-        (sig(size / 2**30) for size in (need, usable, usable - need)),
-    )
-    said = f" (tight: {left} GiB is left for fragmentation)" if tone == "tight" else ""
-    return Fact("memory", f"{held} of {least} GiB a chip{said}", tone)
+    tone, held = tone_of(need, usable), memory_of(need, usable)
+    left = f" (tight: {gib(usable - need)} is left for fragmentation)"
+    return Fact("memory", f"{held} a chip{left if tone == 'tight' else ''}", tone)
 
 
 def shares_text(parts: Mapping[str, float], least: float = 0.005) -> str:

@@ -31,7 +31,7 @@ _FASTER = 0.99
 _LEANER = 0.05
 """The share of usable memory that a change must free where it makes no step shorter (ours)."""
 _COSTS = 1.15
-"""A step that takes longer than this times what it did is no price for memory (ours)."""
+"""A step that takes longer than this times what it did is not a price for memory (ours)."""
 _ALIKE = 0.02
 """Steps of which one is by this share shorter are alike (ours)."""
 _SAME = 1e-6

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise.planner.evaluate import TrainAnswer
 from shardwise.plans import MESH_AXES, TrainPlan
-from shardwise.units import sig
+from shardwise.units import gib
 
 _NAMES = {
     "pipeline_schedule": "schedule",
@@ -92,7 +92,7 @@ def risks_of(
     said = []
     need, usable = new.peak_bytes_per_chip, new.piece.chip.require("hbm_usable_bytes")
     if need > old.peak_bytes_per_chip and usable - need < margin * usable:
-        said.append(f"only {sig((usable - need) / 2**30)} GiB a chip stay free")
+        said.append(f"only {gib(usable - need)} a chip stay free")
     for choice in choices:
         if choice == "mesh":
             moved = {a for a in MESH_AXES if old.plan.degree(a) != new.plan.degree(a)}

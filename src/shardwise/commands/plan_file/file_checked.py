@@ -12,6 +12,7 @@ from shardwise.commands.base.layout import (
     Facts,
     Verbatim,
     memory_fact,
+    memory_of,
     percent,
     shares_text,
     wrapped,
@@ -24,7 +25,7 @@ from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer.dialects import dialects
 from shardwise.plans.software import SOFTWARE
 from shardwise.results.train import PricedPlan
-from shardwise.units import format_count, format_seconds, format_seconds_between, many, sig
+from shardwise.units import format_count, format_seconds, format_seconds_between, gib
 
 _SHOWN = 4
 """Keys that a page shows of those that were not understood."""
@@ -41,7 +42,7 @@ class FileChecked(Answer, PricedPlan):
     model: str
     """The model that is trained, as a plan calls it."""
     tokens_per_step: int
-    """Tokens of a step."""
+    """Tokens in a step."""
     sequence_length: int
     """Tokens of a sequence."""
     global_batch_sequences: int
@@ -106,7 +107,7 @@ def verdict_page(checked: FileChecked) -> Page:
     shape = f" of {answer.cfg.layers} layers, D={answer.cfg.d_model:,}," if built else ""
     yield wrapped(
         f"{checked.file}: {title} trains {name}{shape} on {checked.slice} "
-        f"({many(answer.piece.chips, 'chip')}), {checked.global_batch_sequences:,} sequences of "
+        f"({answer.piece.chips_text}), {checked.global_batch_sequences:,} sequences of "
         f"{checked.sequence_length:,} tokens a step",
         hanging=2,
     )
@@ -120,25 +121,24 @@ def _fits(checked: FileChecked) -> Fact:
     fact = memory_fact(need, usable)
     left, kept = usable - need, checked.margin * usable
     if checked.failed and left >= 0:
-        said = f"{sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip"
+        said = f"{memory_of(need, usable)} a chip"
         return Fact("fits", f"no: it failed; {said} were predicted", "bad")
     if left < 0:
         most = max(checked.memory_by_kind.items(), key=lambda item: item[1])
-        over = f"{sig(-left / 2**30)} GiB too much; the largest part is {most[0]}"
-        return Fact("fits", f"no: {fact.text}, {over} ({sig(most[1] / 2**30)} GiB)", "bad")
-    share = f"{percent(checked.margin)} ({sig(kept / 2**30)} GiB)"
+        over = f"{gib(-left)} too much; the largest part is {most[0]}"
+        return Fact("fits", f"no: {fact.text}, {over} ({gib(most[1])})", "bad")
+    share = f"{percent(checked.margin)} ({gib(kept)})"
     if left < kept:
         why = f"less than the {share} by which predictions may be short"
         return Fact(
             "fits",
-            f"barely: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip; "
-            f"{sig(left / 2**30)} GiB stay free, {why}",
+            f"barely: {memory_of(need, usable)} a chip; {gib(left)} stay free, {why}",
             "tight",
         )
     return Fact(
         "fits",
-        f"yes: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip; {sig(left / 2**30)} GiB "
-        f"stay free, more than the {share} by which predictions may be short",
+        f"yes: {memory_of(need, usable)} a chip; {gib(left)} stay free, "
+        f"more than the {share} by which predictions may be short",
         "good",
     )
 
@@ -210,7 +210,8 @@ def gain_text(checked: FileChecked, change: FileChange) -> str:
     longer = "shorter" if change.gain_seconds > 0 else "longer"
     by = f" ({percent(abs(change.gain))} {longer})" if abs(change.gain) >= 0.001 else ", as before"
     step = f"{format_seconds(change.step_seconds.expected)} a step{by}"
-    saved, need = change.saved_bytes_per_chip / 2**30, change.peak_bytes_per_chip / 2**30
-    less = f"{sig(abs(saved))} GiB {'less' if saved > 0 else 'more'}"
-    memory = f"{sig(need)} GiB a chip" + (f" ({less})" if abs(saved) >= 0.05 else "")
+    saved = change.saved_bytes_per_chip
+    less = f"{gib(abs(saved))} {'less' if saved > 0 else 'more'}"
+    memory = f"{gib(change.peak_bytes_per_chip)} a chip"
+    memory += f" ({less})" if abs(saved) >= 0.05 * 2**30 else ""
     return f"{'fits: ' if not checked.fits and change.fits else ''}{step}, {memory}"

@@ -87,7 +87,7 @@ def simulate_plan(
     no room for a cache.
     """
     if isinstance(plan, TrainPlan):
-        raise BadRequest("a training plan answers no requests; give a serving plan to simulate")
+        raise BadRequest("this is a training plan; give a serving plan to simulate")
     chips = replace(load, sets=plan_changes(load.sets)[1]).hardware
     hardware = replace(chips, constants=load.constants or plan.constants).of_plan(plan)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice

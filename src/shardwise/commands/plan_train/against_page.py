@@ -3,20 +3,20 @@
 from typing import Any
 
 from shardwise.commands.base.answer import Page, TextTable
-from shardwise.commands.base.layout import wrapped
+from shardwise.commands.base.layout import memory_of, wrapped
 from shardwise.commands.plan_train.against import Against, AgainstPlan, gain_text
 from shardwise.commands.pricing.predict import compared_text
 from shardwise.commands.pricing.train_page import measured_text
 from shardwise.evidence.compare_plans import Difference
 from shardwise.plans.train import mesh_text
 from shardwise.results.train import PricedPlan
-from shardwise.units import format_count, format_gib, format_seconds, sig
+from shardwise.units import format_count, format_gib, format_seconds
 
 
 def against_page(found: Against, theirs: AgainstPlan, ours: PricedPlan) -> Page:
     """The two plans' figures, and the choices that cost the other one most."""
     need, usable = theirs.peak_bytes_per_chip, ours.usable_bytes_per_chip
-    unfit = f", but does not fit: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB per chip"
+    unfit = f", but does not fit: {memory_of(need, usable)} per chip"
     told = compared_text(found.times_slower, "the best plan") + (unfit if need > usable else "")
     yield ""
     yield wrapped(f"against {found.name}: {told}{_both_times(theirs)}", 0, 2)

@@ -17,7 +17,6 @@ from shardwise.commands.program.candidate import (
     Compiling,
     beside,
     compiler_of,
-    gib,
     nothing,
     opinion_page,
     size_cell,
@@ -29,7 +28,7 @@ from shardwise.planner.training import TrainPlanning
 from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import BothWays, CompiledPlans, PhaseFinding, PlanAsCompiled
 from shardwise.roofline.finding import Finding
-from shardwise.units import format_seconds
+from shardwise.units import format_seconds, gib
 
 Candidate = CompiledCandidate[TrainAnswer]
 

@@ -176,7 +176,7 @@ EVERY_SIZE = f"1..{USUAL_CHIPS}"
 def _range(text: str) -> tuple[float, float]:
     low, dots, high = text.partition("..")
     if not dots:
-        raise BadRequest(f"--chips '{text}' is no range; write it like --chips 256..16384")
+        raise BadRequest(f"--chips '{text}' is not a range; write it like --chips 256..16384")
     found = parse_count(low, "--chips"), parse_count(high, "--chips")
     if found[0] > found[1]:
         raise BadRequest(f"--chips '{text}' ends below its start; write it like 256..16384")

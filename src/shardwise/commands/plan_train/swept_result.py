@@ -40,7 +40,7 @@ class SweepPlan(SweepJob):
     software: Wanted
     """The program that the plan is for; "any" for none in particular."""
     batch_tokens: int
-    """Tokens of a step."""
+    """Tokens in a step."""
     mesh: Mapping[str, int]
     """Mesh axis -> degree, outermost first."""
     microbatches: int

@@ -24,7 +24,7 @@ from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.results.train import ClosePlan
 from shardwise.roofline.resolution import read_resolution
-from shardwise.units import format_seconds, many, sig
+from shardwise.units import format_seconds, gib, many
 
 _TITLES = {c.field: c.title for c in CHOICES}
 _MOST_AXES = 3
@@ -38,7 +38,7 @@ def reasons(planning: TrainPlanning, choices: Sequence[Beside]) -> list[str]:
     alone = format_seconds(float(best.estimate.resources[bound]))
     whole = format_seconds(best.step_seconds.expected)
     return [
-        f"bound by {bound}: at peak rates it alone takes {alone} of the expected {whole}",
+        f"bound by {bound}: alone, at peak rates, it takes {alone} of the expected {whole}",
         waiting(best) + _bubble_text(best),
         *(_beside(rows, planning) for rows in _by_plan(choices)),
         *_other_axes(planning, choices),
@@ -197,7 +197,7 @@ def _named(choice: str, plan: TrainPlan) -> str:
 
 
 def _gib(answer: TrainAnswer) -> str:
-    return f"{sig(answer.peak_bytes_per_chip / 2**30)} GiB"
+    return gib(answer.peak_bytes_per_chip)
 
 
 def close_table(planning: TrainPlanning, close: Sequence[TrainAnswer]) -> Page:

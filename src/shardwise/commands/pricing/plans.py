@@ -73,10 +73,10 @@ def load_plan(
     family: str | None = None,
     hardware: Hardware | None = None,
 ) -> TrainPlan | ServePlan:
-    """The plan in a file, or of `audit:NAME`, a published run; a path of a model is seen from the
+    """The plan in a file, or of `audit:NAME`, a published run; model paths are relative to the
     file's folder. A search completes a file that a person began (`plans/handwritten.py`).
-    `overrides` maps dotted paths to YAML values (`--set`), `family` is what the model's config is
-    read as (`--as`), `hardware` says how its chips are read."""
+    `overrides` maps dotted paths to YAML values (`--set`), `family` is the class
+    for an unknown config (`--as`), `hardware` says how to read its chips."""
     return given_plan(path, overrides, family, hardware=hardware)
 
 
@@ -134,7 +134,8 @@ def program_text(path: Path, what: str, *, most: int = DOCUMENT_BYTES) -> str:
         found = next(filter(is_file, [*places, path.parent / Path(name).name]), None)
         return read_text(found, f"the file that '{path}' names", most=most) if found else None
 
-    return with_files(read_text(path, what, most=most), beside)
+    remedy = "give the path of a file"
+    return with_files(read_text(path, what, most=most, remedy=remedy), beside)
 
 
 def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> TrainPlan:

@@ -30,7 +30,7 @@ def serve_page(answer: ServeAnswer, result: PricedServer) -> Page:
     goes."""
     plan, cfg = answer.plan, answer.cfg
     yield wrapped(
-        f"{cfg.name} on {result.slice} ({many(answer.piece.chips, 'chip')}), "
+        f"{cfg.name} on {result.slice} ({answer.piece.chips_text}), "
         f"{plan.input_length:,} in, {plan.output_length:,} out, {plan.engine}, "
         f"weights {_weights(answer)}, KV cache {plan.dtypes.kv}",
         hanging=2,

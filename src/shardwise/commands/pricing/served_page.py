@@ -14,7 +14,7 @@ from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT, ServePlan
 from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.results.served import OtherServers, ServedPlan
-from shardwise.units import format_seconds, format_seconds_between, format_usd, many, sig
+from shardwise.units import format_seconds, format_seconds_between, format_usd, gib, many, sig
 
 
 def served_page(served: Served, result: ServedPlan, more: Sequence[Fact] = ()) -> Page:
@@ -149,9 +149,9 @@ def _memory(result: ServedPlan, longest: int, parts_of_chip: int) -> list[Fact]:
     memory = result.memory
     kinds = {"weights": memory.weights, "cache": memory.cache, "activations": memory.activations}
     kinds |= {"engine": memory.engine} if memory.engine else {}
-    parts = ", ".join(f"{kind} {sig(size / 2**30)}" for kind, size in kinds.items())
+    parts = ", ".join(f"{kind} {gib(size)}" for kind, size in kinds.items())
     of = "chip" if parts_of_chip == 1 else f"device ({parts_of_chip} a chip)"
-    usable = f"a {of} has {sig(memory.usable / 2**30)} GiB"
+    usable = f"a {of} has {gib(memory.usable)}"
     return [
         Fact("memory", f"{parts}; {usable}, servers may take {memory.share:.0%}"),
         Fact("cache", cache_line(memory.line_tokens, memory.line_requests, longest)),

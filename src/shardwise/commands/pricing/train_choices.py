@@ -310,7 +310,7 @@ class TrainChoices(HardwareWords):
         return stack  # type: ignore[return-value]
 
     def checked(self) -> Self:
-        """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
+        """The same, its numbers read. Raises BadRequest for a word that is not a choice, and for a
         choice without effect."""
         zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
         rank = None if self.lora is None else whole_number(self.lora, "--lora", most=2**24)

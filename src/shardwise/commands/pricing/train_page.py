@@ -54,7 +54,7 @@ def train_page(
     seen = [Fact("measured", measured_text(measured))] if measured else []
     wide = [] if beside else _wide(result.expected_80)
     yield wrapped(
-        f"{answer.cfg.name} on {result.slice} ({many(answer.piece.chips, 'chip')}), "
+        f"{answer.cfg.name} on {result.slice} ({answer.piece.chips_text}), "
         f"{format_count(plan.tokens)} tokens a step, seq {plan.sequence_length:,}",
         hanging=2,
     )
@@ -254,7 +254,7 @@ def _bounds(answer: TrainAnswer, result: PricedPlan) -> Page:
         f"MFU {result.mfu:.1%} (by 6*N*D {result.mfu_6nd:.1%}) of dense "
         f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} in "
         f"{plan.dtypes.compute} per chip, over "
-        f"{many(answer.piece.chips, 'chip')}; limited by {result.bound_by}",
+        f"{answer.piece.chips_text}; limited by {result.bound_by}",
         2,
     )
     yield from _widths(result.math_dtypes, plan)

@@ -22,7 +22,7 @@ from shardwise.hardware import Slice
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import PhaseFinding
-from shardwise.units import format_gib, format_seconds, sig
+from shardwise.units import format_gib, format_seconds, gib
 
 Planned = TypeVar("Planned")
 
@@ -200,11 +200,6 @@ def opinion_page(
     for c in candidates:
         if c.refusal:
             yield wrapped(f"{mesh_text(c.plan.mesh)}: {c.refusal}", 2, 4)
-
-
-def gib(size: float) -> str:
-    """Bytes for a cell."""
-    return f"{sig(size / 2**30)} GiB"
 
 
 def size_cell(size: float, fits: bool) -> str:

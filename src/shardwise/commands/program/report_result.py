@@ -324,7 +324,7 @@ def _timeline(path: Path, names: set[str]) -> tuple[list[OpSpan], list[BytesInUs
         try:
             found = _event(event)
         except (TypeError, ShardwiseError):
-            raise BadRequest(f"timeline '{path}' is no trace of a compile; {REMEDY}") from None
+            raise BadRequest(f"timeline '{path}' is not a trace of a compile; {REMEDY}") from None
         if isinstance(found, BytesInUse):
             memory.append(found)
         elif found is not None and (found.op in names or found.stream == "loops"):

@@ -33,7 +33,7 @@ from shardwise.runtime.engine.hosts import FollowingHost, LeadingHost, joined
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.opening import EngineSettings, formats_of, keep_programs, open_engine
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread, StoppedError
-from shardwise.runtime.processes import ProcessGroup, use_cpu, use_memory, within_memory
+from shardwise.runtime.processes import ProcessGroup, use_devices, use_memory, within_memory
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
@@ -201,7 +201,8 @@ class ServeModelRequest:
         if not self.path.endswith(PLAN_ENDINGS):
             if self.model is not None:
                 raise BadRequest(
-                    f"'{self.path}' is no plan's file ({', '.join(PLAN_ENDINGS)}); --model names "
+                    f"'{self.path}' is not a plan's file ({', '.join(PLAN_ENDINGS)}); "
+                    "--model names "
                     "the checkpoint to serve with a plan"
                 )
             return None
@@ -323,8 +324,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     that is not the first follows that until it ends, and has nothing to serve: None. Raises
     BadRequest."""
     plan, hosts = asked.plan, None
-    if asked.cpu_devices is not None:
-        use_cpu(asked.cpu_devices)
+    use_devices(asked.cpu_devices)
     if asked.memory_share is not None:
         use_memory(asked.memory_share)
     group = ProcessGroup(coordinator=asked.coordinator, count=asked.processes, index=asked.process)

@@ -23,7 +23,7 @@ from shardwise.commands.run.training import (
     run_of,
 )
 from shardwise.errors import BadRequest, Caution, ShardwiseError
-from shardwise.runtime.processes import ProcessGroup, connect, detected, use_cpu
+from shardwise.runtime.processes import ProcessGroup, connect, detected, use_devices
 from shardwise.runtime.trainer.lock import sole
 from shardwise.runtime.trainer.loop import TrainRun
 from shardwise.runtime.trainer.metrics import StepMetrics
@@ -55,8 +55,7 @@ def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> Tr
     run = run_of(request)
     group = request.group
     if (group.count or 1) == 1 and group.coordinator is None and not detected():
-        if request.cpu_devices is not None:
-            use_cpu(request.cpu_devices)
+        use_devices(request.cpu_devices)
         return run_here(request, run, hear)
     return _supervised(request, run, group, hear)
 
@@ -124,8 +123,7 @@ def work(request: TrainRunRequest, index: int) -> None:
     # The terminal's Ctrl-C is the supervisor's, which sends SIGTERM, and JAX hears that.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        if request.cpu_devices is not None:
-            use_cpu(request.cpu_devices)
+        use_devices(request.cpu_devices)
         local = request.process is None and request.processes is not None
         given = replace(request, process=index) if local and request.coordinator else request
         connect(given.group)

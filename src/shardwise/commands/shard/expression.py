@@ -79,9 +79,9 @@ def shard_expression(
 
     `dims` are "I=8192,J=16Ki" and `mesh` is "X=4,Y=4", as on the command line. `on` is a slice;
     without it strategies are ranked by the bytes a device sends. `out` is "free" or a layout in
-    place of the written result. `free_inputs` are operands whose stored layout is to be chosen.
+    place of the written result. `free_inputs` are operands with a free stored layout.
     `max_hbm` is bytes per device (on a slice at most what the chip can use). Dims that do not
-    divide are padded, and said so. Raises BadRequest, or NoFeasiblePlan where nothing fits.
+    divide are padded, with a note. Raises BadRequest, or NoFeasiblePlan if nothing fits.
     """
     einsum, axes, given = Einsum.parse(text), Mesh.parse(mesh), parse_sizes(dims)
     if out:

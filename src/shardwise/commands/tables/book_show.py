@@ -194,7 +194,7 @@ def _number(word: str) -> float | None:
     except ValueError:
         return None
     if found != found or found in (float("inf"), float("-inf")):
-        raise BadRequest(f"{shown(word)} is no number to compute with; give a finite one")
+        raise BadRequest(f"{shown(word)} is not a number to compute with; give a finite one")
     return int(word) if word.lstrip("+-").isdigit() else found
 
 

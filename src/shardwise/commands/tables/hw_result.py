@@ -95,7 +95,7 @@ class NumberPair(Record):
     second: Value
     """That of the second chip."""
     ratio: float | None
-    """The second over the first; null where either has none, or is no plain number."""
+    """The second over the first; null where either has none, or is not a plain number."""
 
 
 def chip_summary(chip: Chip) -> ChipSummary:

@@ -10,7 +10,7 @@ one of these ways; a missing number counts as 1, a zero too:
   tensor 8 with experts apart, tp1 adp64 moe_tp8 moe_ep8 and tp4 adp4 moe_ep16 are 8 and 4 parts of
   the batch);
 - `disagg 1P(tp4,dp1)+2D(tp8,dp1)`: one server that prefills, two that decode. Without their
-  numbers it is no run.
+  numbers it is not a run.
 """
 
 import re

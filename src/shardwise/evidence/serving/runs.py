@@ -380,7 +380,7 @@ def served_slice(hardware: str, devices: int) -> Slice:
             return next(p for p in slices_of(chip) if p.chips == chips and not rest)
         piece = parse_slice(f"{chip.id}:{chips}")
     except (BadRequest, StopIteration):
-        kind = "a number of devices that is no slice of the chip"
+        kind = "a number of devices that is not a slice of the chip"
         raise WrongCell("tensor", devices, f"with data {kind}", kind) from None
     if piece.count > 1 and chip.data_centre is None:
         rule = f"{devices} devices need its data-centre network; give its rate with --hw FILE"

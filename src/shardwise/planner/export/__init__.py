@@ -259,7 +259,7 @@ def _found(exporter: Exporter, text: str, target: str) -> ModelNamed:
     name = exporter.model(text)
     if name is None:
         raise Lacking(
-            f"{target}: the text does not say the model in words that a known model has",
+            f"{target}: the text matches no known model",
             "give it with --model",
             Gives.MODEL,
         )

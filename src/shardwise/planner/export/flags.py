@@ -72,7 +72,7 @@ def launched(target: str, text: str) -> Launch | None:
 
 
 def unset_in(text: str) -> tuple[str, ...]:
-    """Names of what a script leaves to its caller; none of a text that is no script."""
+    """Names of what a script leaves to its caller; none of a text that is not a script."""
     try:
         launch = launch_of(text)
     except BadRequest:

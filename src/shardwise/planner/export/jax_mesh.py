@@ -156,7 +156,7 @@ def read(text: str, devices: int | None = None) -> Fields:
     said["dtypes.master"] = meant(TARGET, "MASTER_DTYPE", master, DTYPES) if master else "none"
     table = given["DTYPES"]
     if not isinstance(table, ast.Dict):
-        raise BadRequest(f"{TARGET}: DTYPES is no dict; write one dtype by role")
+        raise BadRequest(f"{TARGET}: DTYPES is not a dict; write one dtype by role")
     for key, value in zip(table.keys, table.values, strict=True):
         word = ast.unparse(value).rsplit(".", 1)[-1]
         role = literal_of(TARGET, "a key of DTYPES", key) if key else ""
@@ -169,7 +169,7 @@ def _storage(given: dict[str, ast.expr]) -> Fields:
     themselves (the first dim of theirs) lie apart over tensor."""
     table, found, spans = given["PARAMETERS"], {"fsdp"}, False
     if not isinstance(table, ast.Dict):
-        raise BadRequest(f"{TARGET}: PARAMETERS is no dict; write one spec by name")
+        raise BadRequest(f"{TARGET}: PARAMETERS is not a dict; write one spec by name")
     for key, spec in zip(table.keys, table.values, strict=True):
         if "experts." not in ast.unparse(key or spec):
             found |= {axis for axis in STORAGE_AXES if axis in _strings(spec)}

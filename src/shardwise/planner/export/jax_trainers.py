@@ -89,7 +89,7 @@ def _of_easylm(said: Mapping[str, str]) -> dict[str, str]:
     if size not in _SIZES or said.get("update_llama_config"):
         key = "load_llama_config" if size not in _SIZES else "update_llama_config"
         told = f"maxtext: {key} is {shown(said.get(key, ''))} in EasyLM's command; "
-        return found | {REFUSED: f"{told}known are the models {', '.join(_SIZES)} as they are"}
+        return found | {REFUSED: f"{told}known models, unchanged: {', '.join(_SIZES)}"}
     dtype = said.get("dtype", "fp32")
     found |= {f"base_{key}": str(n) for key, n in zip(_SHAPE, _SIZES[size], strict=True)}
     found |= {"head_dim": str(_SIZES[size][1] // _SIZES[size][2]), "vocab_size": "32000"}
@@ -115,8 +115,7 @@ def _of_levanter(said: Mapping[str, Any]) -> dict[str, str]:
     found["remat_policy"] = "minimal_with_context" if kept else "full"
     if not any(key in said for key, flag in _LEVANTER.items() if flag == "max_target_length"):
         found[REFUSED] = (
-            "maxtext: levanter's file says no length, which it takes from the model; add "
-            "train_seq_len: 4096 to it, say"
+            "maxtext: levanter's file has no sequence length; add one, such as train_seq_len: 4096"
         )
     return found | _left(said, {*_LEVANTER, "trainer.mp", "model.gradient_checkpointing"})
 

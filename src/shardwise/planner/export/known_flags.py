@@ -129,7 +129,7 @@ def unread_notes(text: str, target: str) -> list[str]:
         return [*notes(text, idle, known), *_left_by_script(text)]
     near = _NEAR[target](text)
     model = maxtext_read.unknown_model(text) if target == maxtext_read.TARGET else None
-    other = [f"{model}; not read, the model is the one given"] if model else []
+    other = [f"{model}; not read, because the model is given"] if model else []
     return [
         *_unknown_flags(text, target),
         *other,
@@ -144,11 +144,11 @@ def _of_megatron(text: str) -> list[str]:
     near = megatron_read.read_nearly(given)
     named = any(flag in given for flag in RECIPES)
     if "--num-layers" not in given and (named or recipe_of(text) is not None):
-        said = "the recipe that this file changes is not in it"
+        said = "the recipe that this file changes is missing"
         near = [f"{said}: what it leaves out is read as bf16_mixed and Megatron's defaults", *near]
         words = [given.given.get(flag, "") for flag in RECIPES]
         adapted = next((w for w in words if re.search(r"(?i)(^|_)(peft|lora|dora)(_|$)", w)), "")
-        told = f"{adapted} trains adapters: it is read as training all parameters"
+        told = f"{adapted} trains adapters: read as training all parameters"
         return [told, *near] if adapted else near
     try:
         if "--num-layers" not in given or vocabulary(given) is not None:
@@ -157,7 +157,7 @@ def _of_megatron(text: str) -> list[str]:
         pass
     kind = given.given.get("--tokenizer-type", "")
     known = f"--tokenizer-type {kind} does not fix the vocabulary" if kind else "no --vocab-size"
-    return [f"{known}: it is read as that of the model", *near]
+    return [f"{known}: it is read as the model's", *near]
 
 
 _NEAR: Mapping[str, Callable[[str], list[str]]] = {
@@ -201,14 +201,14 @@ def _not_read(text: str, target: str) -> list[str]:
         done = {*read, *idle, jax_trainers.BATCH, jax_trainers.HUB}
         other = {k: value for k, value in given.items() if k not in done}
     said = [
-        f"{key}{'' if value == '' else f' = {shown(value)}'} is not understood, and was not read"
+        f"{key}{'' if value == '' else f' = {shown(value)}'} is unknown and was not read"
         for key, value in other.items()
         if key in known
     ]
     if heading("training", target)[0] in text:  # where each key is one of ours
         return said
     same = {*same_without(text, target, read)} - {*idle}
-    about = {"without effect on a plan": {*idle}, "the plan is the same without": same}
+    about = {"no effect on the plan": {*idle}, "it does not change the plan": same}
     return [*said, *(Remark(f"{k}: {', '.join(sorted(v))}") for k, v in about.items() if v)]
 
 
@@ -242,9 +242,11 @@ def _left_by_script(text: str) -> list[str]:
     if launch is None:
         return []
     names = ", ".join(f"${name}" for name in sorted({*launch.unset} - _OF_SHELL))
-    empty = [f"the script leaves {names} to its caller: read as empty"] if names else []
+    empty = [f"the script takes {names} from its caller: read as empty"] if names else []
     flags = [name for name in _OF_XLA if name in launch.environment and NOTE not in text]
-    empty += [f"{name} is set, and was not read: XLA is priced as it is set up" for name in flags]
+    empty += [
+        f"{name} is set and was not read; XLA is priced with its default flags" for name in flags
+    ]
     if not launch.others:
         return empty
     many = f"{launch.others} more program{'s' if launch.others > 1 else ''}"
@@ -284,7 +286,7 @@ def _unknown_flags(text: str, target: str) -> list[str]:
         near = get_close_matches(name, known, n=1, cutoff=0.7)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         version = known_flags()[target]["version"]
-        said.append(f"{target} {version} knows no {shown(name)}, which was not read{hint}")
+        said.append(f"{target} {version} has no {shown(name)}, so it was not read{hint}")
     return said
 
 

@@ -99,8 +99,8 @@ def read_nearly(text: str) -> list[str]:
         Path(word).name for word in arguments_of(TARGET, text) if word.endswith((".yml", ".yaml"))
     ]
     return [
-        f"the keys of {file}, which the command names, are not in the text, and were not read: "
-        "write them behind it"
+        f"the keys of {file}, which the command names, are not in the text and were not read; "
+        "append them to it"
         for file in files
         if "=" not in file and file != "base.yml"
     ]
@@ -161,7 +161,7 @@ def fields_of(given: Flags, devices: int | None) -> Fields:
     mesh = _read_mesh(given, devices)
     if said.get("slices", mesh["slices"]) != mesh["slices"]:
         raise BadRequest(
-            f"{TARGET}: the dcn_* flags multiply to {mesh['slices']} slices, "
+            f"{TARGET}: the dcn_* flags multiply to {mesh['slices']} slices and "
             f"compile_topology_num_slices is {said['slices']}; make them equal"
         )
     said |= mesh
@@ -222,7 +222,9 @@ def _read_mesh(given: Flags, devices: int | None) -> Fields:
 
     both = {word: degree("ici", word) * degree("dcn", word) for word in _WORDS}
     if both["tensor"] > 1 and both["tensor_sequence"] > 1:
-        raise BadRequest(f"{TARGET}: tensor and tensor_sequence are both cut; a plan has one axis")
+        raise BadRequest(
+            f"{TARGET}: tensor and tensor_sequence are both above 1; a plan has one tensor axis"
+        )
     mesh = {
         "replica": degree("dcn", "data"),
         "data": degree("ici", "data"),
@@ -273,8 +275,8 @@ def _fill(
             continue
         if devices is None:
             raise Lacking(
-                f"{TARGET}: ici_{word}_parallelism is -1, what the devices leave, and the file "
-                "does not say how many there are",
+                f"{TARGET}: ici_{word}_parallelism is -1, the devices that remain, and the file "
+                "does not give their number",
                 "give the slice with --on",
                 Gives.SLICE,
             )
@@ -306,7 +308,7 @@ def _read_pipeline(given: Flags, stages: int, steps: int) -> Fields:
     if steps != 1:
         raise BadRequest(
             f"{TARGET}: gradient_accumulation_steps is {steps} with a pipeline; a plan's "
-            "microbatches all pass the pipeline in one go, so use num_pipeline_microbatches"
+            "microbatches all pass through the pipeline at once, so use num_pipeline_microbatches"
         )
     inner = given.number("num_layers_per_pipeline_stage", "1")
     repeats = given.number("num_pipeline_repeats", "-1")
@@ -348,8 +350,8 @@ def _read_remat(given: Flags) -> tuple[str, dict[str, str]]:
     if name not in known:
         close = NEAREST.get(name) or next(iter(get_close_matches(name, known, 1)), "full")
         raise BadRequest(
-            f"{TARGET}: remat_policy is {shown(name)}, for which a plan has no word; the nearest "
-            f"to write is {close}; known are {', '.join(known)}"
+            f"{TARGET}: remat_policy is {shown(name)}, which a plan cannot express; the nearest "
+            f"is {close}; known are {', '.join(known)}"
         )
     return given.word("remat_policy", WORDS["remat"], "full"), {}
 
@@ -361,13 +363,13 @@ def _read_custom(given: Flags) -> tuple[str, dict[str, str]]:
     known = [name for told in names.values() for name in told]
     if not any(name in given for name in known):
         raise BadRequest(
-            f"{TARGET}: remat_policy is {CUSTOM}, and the file says of no tensor where it goes; "
-            f"write device, remat or offload for {', '.join(known)}"
+            f"{TARGET}: remat_policy is {CUSTOM}, and the file places no tensor; write device, "
+            f"remat or offload for {', '.join(known)}"
         )
     for name in OTHERS:
         if given.get(name, "remat") != "remat":
             raise BadRequest(
-                f"{TARGET}: {name} is {given.get(name)}; of tensors a plan can place "
+                f"{TARGET}: {name} is {given.get(name)}; a plan can place only the tensors "
                 f"{', '.join(known)}, so leave {name} at remat or choose another remat_policy"
             )
     places = {}
@@ -376,7 +378,9 @@ def _read_custom(given: Flags) -> tuple[str, dict[str, str]]:
         said = [name for name in told if name in given] or [told[0]]
         at = {name: given.word(name, PLACES, usual) for name in said}
         if len(set(at.values())) > 1:
-            raise BadRequest(f"{TARGET}: {', '.join(at)} are not placed alike; a plan has one word")
+            raise BadRequest(
+                f"{TARGET}: {', '.join(at)} are placed differently; a plan places them together"
+            )
         places[kind] = at[said[0]]
     inner = {kind: place for kind, place in places.items() if place != "recompute"}
     if inner == {"block_input": "offload"}:

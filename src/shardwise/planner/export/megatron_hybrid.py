@@ -88,7 +88,7 @@ def hybrid_model(given: Flags) -> str:
     found = next(alike, None)
     if found is None and known is None:
         raise Lacking(
-            "megatron: no known model has these layers; without --vocab-size none can be built",
+            "megatron: no known model has these layers, and none can be built without --vocab-size",
             "give --vocab-size, or the model with --model",
             Gives.MODEL,
             config,

@@ -125,7 +125,7 @@ def _world(given: Flags, devices: int | None) -> int:
         return devices  # variables of a launcher
     if devices is None and not all(word.isdigit() for word in (words[0] or "1", words[1])):
         raise Lacking(
-            f"{TARGET}: the arguments do not say how many devices there are",
+            f"{TARGET}: the arguments do not give the number of devices",
             "give the slice with --on, or torchrun's --nnodes and --nproc-per-node",
             Gives.SLICE,
         )
@@ -137,15 +137,15 @@ def _world(given: Flags, devices: int | None) -> int:
     inner = lcm(dense, experts * given.count("--pipeline-model-parallel-size", "1"))
     if devices is None and world % inner:
         raise Lacking(
-            f"{TARGET}: the script starts {world} processes, and its degrees take {inner} or a "
+            f"{TARGET}: the script starts {world} processes, and its degrees need {inner} or a "
             "multiple",
             f"give the slice with --on, or degrees ({', '.join(_INNER)}, of experts) that fit",
             Gives.SLICE,
         )
     if devices not in (None, world) and world % inner == 0:
         raise BadRequest(
-            f"{TARGET}: torchrun's --nnodes and --nproc-per-node make {world} devices, the slice "
-            f"has {devices}; make them equal"
+            f"{TARGET}: torchrun's --nnodes and --nproc-per-node make {world} devices and the "
+            f"slice has {devices}; make them equal"
         )
     return devices or world
 
@@ -303,7 +303,10 @@ def _read_stages(given: Flags, stages: int) -> Fields:
         per_stage[-1] -= ends[1]
     if sum(per_stage) != layers:
         total = sum(per_stage)
-        raise BadRequest(f"{TARGET}: the stages have {total} layers, --num-layers is {layers}")
+        raise BadRequest(
+            f"{TARGET}: the stages have {total} layers and --num-layers is {layers}; make them "
+            "equal"
+        )
     said: Fields = {"layers_per_stage": per_stage, "virtual_stages": virtual}
     if stages > 1:
         said["pipeline_schedule"] = "interleaved" if virtual > 1 else "1f1b"
@@ -315,8 +318,8 @@ def _uneven(layers: int, stages: int, virtual: int, each: float) -> str:
     chunks = f" of {virtual} chunks" if virtual > 1 else ""
     return (
         f"{TARGET}: --num-layers {layers} over --pipeline-model-parallel-size {stages} makes "
-        f"{each:g} layers a stage{chunks}, which have to be whole; give stages that divide the "
-        "layers, or say which have fewer: --decoder-first-pipeline-num-layers, "
+        f"{each:g} layers a stage{chunks}, which must be a whole number; give stages that divide "
+        "the layers, or say which have fewer: --decoder-first-pipeline-num-layers, "
         "--decoder-last-pipeline-num-layers, --account-for-embedding-in-pipeline-split, "
         "--account-for-loss-in-pipeline-split, or a --pipeline-model-parallel-layout"
     )

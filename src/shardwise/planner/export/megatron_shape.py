@@ -137,14 +137,14 @@ def config_of(given: Flags) -> str:
     for flag in UNBUILT:
         if flag in given and not (sinks and flag == "--window-size"):
             raise Lacking(
-                f"megatron: {flag} is a model's that its other flags do not describe",
+                f"megatron: {flag} describes a model that the other flags do not",
                 "give the model with --model",
                 Gives.MODEL,
             )
     shape = shape_of(given)
     if shape["vocabulary"] is None:
         raise Lacking(
-            "megatron: no known model has these numbers; without --vocab-size none can be built",
+            "megatron: no known model has these sizes, and none can be built without --vocab-size",
             "give --vocab-size, or the model with --model",
             Gives.MODEL,
             config_of(replace(given, given={**given.given, "--vocab-size": _ENTRIES})),

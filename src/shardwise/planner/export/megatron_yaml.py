@@ -79,7 +79,7 @@ _OPTIMIZERS: Mapping[str, Mapping[str, str]] = {
 
 
 def recipe_of(text: str) -> dict[str, str] | None:
-    """The arguments of a recipe by name, "" for a switch; None for a text that is no YAML of keys.
+    """The arguments of a recipe by name, "" for a switch; None for a text that is not YAML of keys.
     A key of a section that has no argument keeps its name with hyphens, to be told as unknown.
     Python that changes a recipe is one, too."""
     if (keys := keys_of(text, "megatron")) is not None:

@@ -82,7 +82,7 @@ def arguments_of_neox(table: Mapping[Any, Any]) -> dict[str, str]:
     if wrong := next((k for k in _REFUSED if k in said and (k, said[k]) not in _SWITCHES), ""):
         known = ", ".join(str(word) for key, word in _SWITCHES if key == wrong)
         told = f"megatron: {wrong} is {shown(str(said[wrong]))} in GPT-NeoX's file"
-        found[REFUSED] = f"{told}; a plan can say {known}"
+        found[REFUSED] = f"{told}; a plan can express {known}"
     found["--attention-backend"] = (
         "flash"
         if "flash" in str(said.get("attention_config"))

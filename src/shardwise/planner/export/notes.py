@@ -98,7 +98,7 @@ def with_notes(
         elif key not in silent and key not in lost:
             raise BadRequest(
                 f"{target} cannot express {key} {_short(value)}"
-                + (f", it would run {_short(said[key])}" if key in said else "")
+                + (f"; it would run {_short(said[key])}" if key in said else "")
                 + f"; change {key} in the plan or export to another target"
             )
     told = {key: why for key, why in lost.items() if key not in silent}
@@ -189,7 +189,7 @@ def train_plan(fields: Fields, target: str) -> TrainPlan:
     """The plan of all fields; BadRequest names the option for one that is missing."""
     for key, option in _ASKED.items():
         if key not in fields:
-            said = f"{target}: the text does not say the {key}"
+            said = f"{target}: the text does not give the {key}"
             raise Lacking(said, f"give it with {option}", Gives(option))
     plan = plan_of_fields("train", fields, target)
     assert isinstance(plan, TrainPlan)
@@ -223,7 +223,8 @@ def noted(text: str, said: Fields) -> Fields:
             value = parse_json(held, "the note")
         except BadRequest:
             raise BadRequest(
-                f"the line {shown(line, 200)} is no note; write '{NOTE}FIELD: VALUE', the value as "
+                f"the line {shown(line, 200)} is not a note; write '{NOTE}FIELD: VALUE', the "
+                "value as "
                 "JSON"
             ) from None
         if isinstance(value, dict) and set(value) == {"reads", "means"}:
@@ -247,7 +248,7 @@ def meant(target: str, flag: str, text: str, words: Mapping[Any, str]) -> Any:
         if word == text:
             return value
     known = ", ".join(filter(None, words.values()))
-    raise BadRequest(f"{target}: {flag} is {shown(text)}; a plan can say {known}")
+    raise BadRequest(f"{target}: {flag} is {shown(text)}; a plan can express {known}")
 
 
 def refused(target: str, field: str, value: Any, rule: str) -> BadRequest:

@@ -26,13 +26,13 @@ def within_docstring(text: str) -> str:
 
 
 def tree_of(target: str, text: str) -> ast.Module:
-    """The tree of a module; BadRequest for what is no Python, or nested too deep to be read."""
+    """The tree of a module; BadRequest for what is not Python, or nested too deep to be read."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of somebody else's strings and comparisons
             return ast.parse(text)
     except (SyntaxError, ValueError, MemoryError) as error:
-        raise BadRequest(f"{target}: the file is no Python: {error}") from None
+        raise BadRequest(f"{target}: the file is not Python: {error}") from None
 
 
 def count_of(target: str, name: str, value: Any) -> int:
@@ -60,8 +60,8 @@ def one_function(
     if chosen is None:
         known = ", ".join(found[:_SHOWN]) + (" and more" if len(found) > _SHOWN else "")
         raise BadRequest(
-            f"{target}: the module has {len(found)} configs, {known}; say which with "
-            f"--given {name}={found[0]}"
+            f"{target}: the module has {len(found)} configs, {known}; choose one with --given "
+            f"{name}={found[0]}"
         )
     others = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
     needed = [functions[one] for one in _called_first(functions, chosen, ())]

@@ -200,7 +200,7 @@ def flags_of(
     for flag in found:
         if flag not in known and not others:
             raise BadRequest(
-                f"{target}: a plan has no word for the flag {flag}; it reads {', '.join(known)}"
+                f"{target}: a plan cannot express the flag {flag}; it reads {', '.join(known)}"
             )
     return Flags(target, found)
 

@@ -62,11 +62,11 @@ PROGRAMS: Mapping[str, ServerProgram] = {
 }
 
 LOST: dict[str, str] = {
-    "replicas": "start so many of these",
-    "prefill_replicas": "start so many of these besides",
+    "replicas": "start this number of these",
+    "prefill_replicas": "start this number of these as well",
     "routing": "set it in the router",
-    "scheduling.acceptance": "it is measured, not chosen",
-    "scheduling.acceptances": "they are measured, not chosen",
+    "scheduling.acceptance": "it is a measurement, not a choice",
+    "scheduling.acceptances": "they are measurements, not choices",
 }
 """What no flag of one server says."""
 
@@ -204,7 +204,7 @@ def read_script(program: ServerProgram, text: str) -> Fields:
 
 
 def _is_anybodys(program: ServerProgram, text: str) -> bool:
-    """Whether a text is no script of ours, which has a case for each of its commands, nor a loop
+    """Whether a text is not a script of ours, which has a case for each of its commands, nor a loop
     that starts several servers of one host."""
     ours = re.search(r";;|^\s*for\s", text, re.MULTILINE)
     return ours is None and not program.options_flag
@@ -226,7 +226,7 @@ def unread_flags(text: str, target: str) -> list[str]:
     words = server_words(programs, text)
     program = next((p for p in programs if p.starts(words)), None)
     return [
-        f"{flag}{'' if value == '' else f' = {shown(value)}'} is not understood, and was not read"
+        f"{flag}{'' if value == '' else f' = {shown(value)}'} is unknown and was not read"
         for flag, value in (program.unread(words) if program else {}).items()
     ]
 
@@ -327,7 +327,7 @@ def parse_serve(text: str, target: str, given: Fields | None = None) -> ServePla
         fields |= {"model": of_server(target, text)}
     for key, option in ASKED.items():
         if fields.get(key) is None:
-            raise BadRequest(f"{target}: the text does not say the {key}; give it with {option}")
+            raise BadRequest(f"{target}: the text does not give the {key}; give it with {option}")
     plan = plan_of_fields("serve", fields | _chips_of_prompts(fields), target)
     assert isinstance(plan, ServePlan)
     if target in PROGRAMS:

@@ -148,12 +148,12 @@ def read(flags: Flags) -> Fields:
     ranks, experts = flags.number(DATA, "1"), flags.number(EXPERT, "1")
     if (ATTENTION in flags) != (experts > 1) or (experts > 1 and ranks != experts):
         raise BadRequest(
-            f"{TARGET}: {ATTENTION}, {DATA} {ranks} and {EXPERT} {experts} do not go together; a "
+            f"{TARGET}: {ATTENTION}, {DATA} {ranks} and {EXPERT} {experts} cannot be combined; a "
             "plan shards sequences and experts over the same ranks"
         )
     copies = 1 if experts > 1 else ranks
     if flags.get("--speculative-algorithm", "NGRAM") != "NGRAM":
-        raise BadRequest(f"{TARGET}: a plan can say --speculative-algorithm NGRAM alone")
+        raise BadRequest(f"{TARGET}: a plan can express --speculative-algorithm NGRAM alone")
     return dtype_fields(flags, CACHES) | {
         "engine": TARGET,
         "kv_sharding": "heads",

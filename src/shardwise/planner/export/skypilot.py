@@ -110,5 +110,5 @@ def read(text: str, devices: int | None = None) -> Fields:
 def _yaml(text: str) -> Any:
     task = parse_yaml(text, f"{TARGET}: the task")
     if not isinstance(task, dict):
-        raise BadRequest(f"{TARGET}: the task is no mapping of keys to values")
+        raise BadRequest(f"{TARGET}: the task is not a mapping of keys to values")
     return task

@@ -77,7 +77,7 @@ def inside(text: str) -> tuple[str, str]:
     if found is None:
         raise BadRequest(
             f"{TARGET}: shardwise did not write the script; name the program that it starts with "
-            "--from, and its srun is read"
+            "--from"
         )
     program = found["program"]
     return program, parts(text)[1].get(_FILES.get(program, ""), text)

@@ -185,7 +185,7 @@ def _mesh(given: Mapping[str, Any], devices: int | None) -> dict[str, int]:
     spans = ep > 1 and tensor > 1
     if (spans and ep % tensor) or shard % (expert := ep // tensor if spans else ep):
         raise BadRequest(
-            f"{TARGET}: expert_parallel_degree {ep} is no multiple of tensor_parallel_degree "
+            f"{TARGET}: expert_parallel_degree {ep} is not a multiple of tensor_parallel_degree "
             f"{tensor} within data_parallel_shard_degree {shard} x it; choose one that is"
         )
     return {
@@ -204,8 +204,8 @@ def _shard(given: Mapping[str, Any], devices: int | None, others: int) -> int:
         return count_of(TARGET, name, given[name])
     if devices is None:
         raise Lacking(
-            f"{TARGET}: {name} is -1, what the devices leave, and the text does not say how many "
-            "there are",
+            f"{TARGET}: {name} is -1, the devices that remain, and the text does not give their "
+            "number",
             "give the slice with --on",
             Gives.SLICE,
         )
@@ -230,7 +230,8 @@ def _read_batch(given: Mapping[str, Any], ranks: int, stages: int) -> Fields:
         if rounds != 1:
             raise BadRequest(
                 f"{TARGET}: global_batch_size is {rounds} times what the ranks take at once; a "
-                "plan's microbatches all pass the pipeline in one go, so raise local_batch_size"
+                "plan's microbatches all pass through the pipeline at once, so raise "
+                "local_batch_size"
             )
         name = "parallelism.pipeline_parallel_microbatch_size"
         each = count_of(TARGET, name, given[name])
@@ -270,7 +271,7 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
         or not all(isinstance(part, list) for part in parts)
         or len(parts) % stages
     ):
-        raise BadRequest(f"{TARGET}: {name} is no list of parts, a multiple of {stages} stages")
+        raise BadRequest(f"{TARGET}: {name} is not a list of parts, a multiple of {stages} stages")
     layers = [0] * stages
     for i, part in enumerate(parts):
         stage, _ = schedule_row(schedule).place_of(i, stages)

@@ -118,7 +118,7 @@ def read(flags: Flags) -> Fields:
     if apart != (experts > 1) or (apart and experts != tensor):
         raise BadRequest(
             f"{TARGET}: {TENSOR} {tensor}, {EXPERT} {experts} and enable_attention_dp "
-            f"{str(apart).lower()} do not go together; a plan shards sequences and experts over "
+            f"{str(apart).lower()} cannot be combined; a plan shards sequences and experts over "
             "the same ranks"
         )
     policy = str(order.get("capacity_scheduler_policy", "GUARANTEED_NO_EVICT"))
@@ -168,7 +168,8 @@ def _guesses(said: Mapping[str, Any]) -> int:
     guess = _table(said, "speculative_config")
     if guess and guess.get("decoding_type") != "NGram":
         raise BadRequest(
-            f"{TARGET}: speculative_config is {shown(guess)}; a plan can say decoding_type NGram "
+            f"{TARGET}: speculative_config is {shown(guess)}; a plan can express decoding_type "
+            "NGram "
             "with max_draft_len"
         )
     what = f"{TARGET}: max_draft_len"
@@ -196,7 +197,8 @@ TRTLLM = ServerProgram(
     options_flag=OPTIONS,
     options=options,
     lost={
-        "dtypes.weights": f"MODEL must be a checkpoint that stores them so; it serves {CHECKPOINT}s"
+        "dtypes.weights": "MODEL must be a checkpoint stored in this dtype; TensorRT-LLM serves "
+        f"{CHECKPOINT}s"
     },
 )
 """TensorRT-LLM; its own router wants two pools, so several servers get any that there is."""

@@ -91,7 +91,7 @@ def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
     if wanted.order not in ORDERS:
         yield no_word("scheduling.order", wanted.order, tuple(ORDERS))
     if plan.degree("data") > 1 and cfg.has_experts:
-        rule = "there data parallelism shards experts and does not replicate them"
+        rule = "data parallelism in vLLM shards experts and does not replicate them"
         yield on_mesh(plan, rule, "set data to 1, or shard experts")
     elif plan.degree("data") > 1 and is_tpu(pool.piece):
         rule = "on TPUs its limits apply to all replicas together"
@@ -190,7 +190,8 @@ def _guesses(text: str) -> int:
     method = held.get("method") if isinstance(held, dict) else None
     if method != "ngram" or "num_speculative_tokens" not in held:
         raise BadRequest(
-            f"{TARGET}: --speculative-config is {shown(text)}; a plan can say method ngram with "
+            f"{TARGET}: --speculative-config is {shown(text)}; a plan can express method ngram "
+            "with "
             "num_speculative_tokens"
         )
     what = f"{TARGET}: num_speculative_tokens"

@@ -212,7 +212,7 @@ def _of_hub(key: str, name: str) -> str:
     found = model_named(name)
     if found is None:
         raise Lacking(
-            f"the text's {key} is {shown(name)}, which is no model that is known by name",
+            f"the text's {key} is {shown(name)}, which is not a known model name",
             "give its config.json, or a known model of its shape, with --model",
             Gives.MODEL,
             get_close_matches(name.rpartition("/")[2].lower(), zoo_names(), 1, 0)[0],
@@ -245,7 +245,7 @@ def check_trainer(text: str, cfg: ModelConfig) -> None:
         return  # nothing is known of it that the one given could contradict
     if name is not None and params_total(load_model(name)) != params_total(cfg):
         raise BadRequest(
-            f"the model is '{name}' in the text, which has other parameters than "
+            f"the model is '{name}' in the text, whose parameters differ from those of "
             f"'{cfg.name}'; give the --model that the text is for"
         )
 

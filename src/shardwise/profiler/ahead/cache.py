@@ -208,7 +208,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 def _decoded(files: Mapping[str, bytes], folder: Path) -> tuple[dict[str, Any], str]:
     record = json.loads(files["record.json"])
     if not isinstance(record, dict):
-        raise ValueError(f"'{folder}/record.json' is no mapping")
+        raise ValueError(f"'{folder}/record.json' is not a mapping")
     packed, path = files["hlo.txt.gz"], folder / "hlo.txt.gz"
     return record, unpacked(packed, path, "the text of an entry", most=MOST_TEXT).decode("utf-8")
 
@@ -229,7 +229,7 @@ def _bytes_of(path: Path, most: int) -> bytes:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode) or about.st_size > most:
-            raise ValueError(f"'{path}' is no file of at most {most} bytes")
+            raise ValueError(f"'{path}' is not a file of at most {most} bytes")
         return file.read(most)
 
 

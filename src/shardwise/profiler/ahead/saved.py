@@ -59,7 +59,7 @@ class SavedProgram:
 
 def saved_program(path: Path) -> SavedProgram | None:
     """The program of a file or a folder; None for what may be a plan: a text of another kind, or
-    nothing at all. Raises BadRequest for what is no program and no plan."""
+    nothing at all. Raises BadRequest for what is not a program and no plan."""
     if is_folder(path):
         return _of_folder(path)
     if not is_file(path):
@@ -67,7 +67,7 @@ def saved_program(path: Path) -> SavedProgram | None:
     data = read_packed(path, "the program", most=TEXT_BYTES, remedy=REMEDY)
     if found := _foreign(data, path.name):
         what, remedy = found
-        raise BadRequest(f"'{path}' is {what}, which is no program; {remedy}")
+        raise BadRequest(f"'{path}' is {what}, which is not a program; {remedy}")
     head = data[:65536].decode("utf-8", "replace").lstrip("\ufeff")
     if not head.lstrip().startswith("HloModule") and not _STABLEHLO.match(head):
         return None

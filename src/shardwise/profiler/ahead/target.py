@@ -87,7 +87,7 @@ def _gpu_topology(piece: Slice) -> str:
     each = min(piece.chips_each, piece.chip.chips_per_host)
     if piece.chips_each % each:
         raise BadRequest(
-            f"'{piece}' is no whole number of hosts of {each} chips, which the compiler wants; "
+            f"'{piece}' is not a whole number of hosts of {each} chips, which the compiler wants; "
             f"use {piece.chips_each // each * each} chips of a domain"
         )
     return f"1x{piece.chips // each}x{each}"

@@ -250,7 +250,7 @@ feeling)."""
 
 def _filled(e: Evidence, row: OpRow) -> float:
     """How much more the matrix unit multiplies as what is summed over, or comes out, is narrow; 1
-    of what is no product, or where the memory bounds it."""
+    of what is not a product, or where the memory bounds it."""
     product, tile = row.op.op.matmul, e.piece.chip.matmul_tile
     if not row.flops or product is None or 2 * row.hbm_bytes / e.bandwidth > spent(row):
         return 1.0

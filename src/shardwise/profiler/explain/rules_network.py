@@ -163,7 +163,7 @@ def _slices(e: Evidence, user: Instruction) -> list[Instruction]:
 
 
 def _scattering(reduced: Instruction, pieces: list[Instruction]) -> str:
-    """The remedy where a piece is no whole number of tiles, which TPUs cannot scatter."""
+    """The remedy where a piece is not a whole number of tiles, which TPUs cannot scatter."""
     whole, piece = (next(arrays(i.shape)) for i in (reduced, pieces[0]))
     if whole.layout.tiles and len(piece.dims) == len(whole.dims):
         tile = whole.layout.tiles[0]

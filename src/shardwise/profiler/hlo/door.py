@@ -41,7 +41,7 @@ def read_hlo(path: Path, what: str = "the HLO text") -> tuple[Module, str]:
 def read_module(text: str, what: str = "the HLO text", *, most: int = MOST_INSTRUCTIONS) -> Module:
     """Read `compiled.as_text()` or a dumped module.
 
-    Raises BadRequest, with the line, for text that is no HLO, that ends early, that lacks an entry,
+    Raises BadRequest, with the line, for text that is not HLO, that ends early or lacks an entry,
     or whose parts do not belong together, and for one of more than `most` instructions; `what`
     names the text there.
     """

@@ -185,7 +185,7 @@ def _live(given: list[Array]) -> float:
 
 def stated_flops(call: Instruction) -> float:
     """FLOPs that the author of a kernel gave (`pl.CostEstimate`); 0 where there are none. Raises
-    BadRequest for what is no number of FLOPs."""
+    BadRequest for what is not a number of FLOPs."""
     return _stated(call, "flops")
 
 

@@ -107,7 +107,7 @@ def _check_product(computation: Computation, found: Instruction) -> None:
     if len(found.operands) < 2 or not next(arrays(found.shape), None):
         _refuse("a product needs two operands and a result")
     if not all(next(arrays(computation.shape_of(name)), None) for name in found.operands[:2]):
-        _refuse("an operand of a product is no array")
+        _refuse("an operand of a product is not an array")
     product = matmul_of(computation, found)
     if min(product.m, product.n, product.k, product.batch) < 0:
         _refuse("its dims are negative")
@@ -124,7 +124,7 @@ def _check_dims(computation: Computation, found: Instruction) -> None:
         if found.opcode == "sort" and max(dims, default=0) >= max(len(first.dims), 1):
             _refuse(f"it sorts along dim {max(dims)} of {len(first.dims)}")
     if found.operands and next(arrays(computation.shape_of(found.operands[0])), None) is None:
-        _refuse("its operand is no array")
+        _refuse("its operand is not an array")
     if prod(window_sizes(found)) > MOST:
         _refuse(f"its window has over {MOST} places")
 
@@ -135,7 +135,7 @@ def _check_words(found: Instruction) -> None:
         try:
             json.loads(config, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
-            _refuse(f"its backend_config is no JSON: {shown(str(error))}")
+            _refuse(f"its backend_config is not JSON: {shown(str(error))}")
         for key, text in _COUNTED.findall(config):
             if text != NO_CYCLES:
                 integer(text, f"'{key}' of its backend_config", most=MOST_RUNS)
@@ -147,7 +147,7 @@ def _check_words(found: Instruction) -> None:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 # Rows by opcode -----------------------------------------------------------------------------------
@@ -156,13 +156,13 @@ def _refuse_constant(text: str) -> NoReturn:
 def _element(computation: Computation, found: Instruction) -> None:
     whole = computation.shape_of(found.operands[0])
     if isinstance(whole, Array):
-        _refuse(f"'{found.operands[0]}' is no tuple")
+        _refuse(f"'{found.operands[0]}' is not a tuple")
     integer(found.attribute("index"), "its index", most=len(whole) - 1)
 
 
 def _tuple(computation: Computation, found: Instruction) -> None:
     if isinstance(found.shape, Array) or len(found.shape) != len(found.operands):
-        _refuse(f"its shape is no tuple of its {len(found.operands)} operands")
+        _refuse(f"its shape is not a tuple of its {len(found.operands)} operands")
 
 
 def _compare(computation: Computation, found: Instruction) -> None:
@@ -173,12 +173,12 @@ def _compare(computation: Computation, found: Instruction) -> None:
 def _update(computation: Computation, found: Instruction) -> None:
     name = found.operands[1 if found.opcode == "dynamic-update-slice" else -1]
     if not isinstance(computation.shape_of(name), Array):
-        _refuse(f"what it writes, '{name}', is no array")
+        _refuse(f"what it writes, '{name}', is not an array")
 
 
 def _one_array(computation: Computation, found: Instruction) -> None:
     if not isinstance(found.shape, Array):
-        _refuse("its shape is no array")
+        _refuse("its shape is not an array")
 
 
 def _copied(computation: Computation, found: Instruction) -> None:

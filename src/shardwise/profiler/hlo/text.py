@@ -90,7 +90,7 @@ class Instruction:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The backend's config; empty where there is none or it is no JSON."""
+        """The backend's config; empty where there is none or it is not JSON."""
         text = self.attribute("backend_config")
         text = _unquoted(text) if text.startswith('"') else text
         try:
@@ -202,11 +202,11 @@ class Module:
 def parse_module(text: str, what: str) -> Module:
     """The parts of `compiled.as_text()` or of a dumped module, each by itself.
 
-    Raises BadRequest, with the line, for text that is no HLO, that ends early, or without an entry.
+    Raises BadRequest, with the line, for text that is not HLO, that ends early or has no entry.
     """
     found = _Text(text, what)
     if not found.entry:
-        raise BadRequest(f"{what} is no HLO module: it has no ENTRY computation")
+        raise BadRequest(f"{what} is not an HLO module: it has no ENTRY computation")
     if not found.header:
         raise BadRequest(f"{what} lacks its first line, 'HloModule NAME, ...'; give it whole")
     return Module(
@@ -296,7 +296,7 @@ class _Text:
     def instruction(self, line: str, at: int) -> Instruction:
         found = _INSTRUCTION.match(self.whole(line))
         if found is None:
-            raise BadRequest(f"{shown(line.strip())} is no HLO instruction")
+            raise BadRequest(f"{shown(line.strip())} is not an HLO instruction")
         return _instruction(found, at)
 
     def whole(self, line: str) -> str:
@@ -414,7 +414,7 @@ def _operands(text: str) -> tuple[str, ...]:
         found = _NAME.search(piece.rstrip())
         if found is None:
             said = shown(" ".join(piece.split()))
-            raise BadRequest(f"operand {said} is no name of an instruction")
+            raise BadRequest(f"operand {said} is not a name of an instruction")
         names.append(found[1])
     return tuple(names)
 

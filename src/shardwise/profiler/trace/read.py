@@ -33,7 +33,7 @@ def read_trace(path: Path) -> Capture:
     if not path.name.endswith(".xplane.pb"):
         return trace_of(str(path), read_chrome(path))
     if not 0 < size <= TABLE_BYTES:
-        reason = "is no file" if size < 0 else f"is longer than {format_bytes(TABLE_BYTES)}"
+        reason = "is not a file" if size < 0 else f"is longer than {format_bytes(TABLE_BYTES)}"
         raise BadRequest(
             f"trace '{path}' {reason}; capture fewer steps, without the host's threads"
         )

@@ -41,7 +41,7 @@ def ulysses_attention(
     if N % places:
         rule = f"it must divide by the {places} devices of axis '{axis}'"
         remedy = "use another context method, or a smaller degree"
-        raise BadRequest(f"{N} query heads cannot be dealt by Ulysses; {rule}, so {remedy}")
+        raise BadRequest(f"{N} query heads cannot be sharded by Ulysses; {rule}, so {remedy}")
     copies = lcm(K, places) // K
     k_BSKH, v_BSKU = (jnp.repeat(x, copies, axis=2) for x in (k_BSKH, v_BSKU))
     whole = replace(

@@ -49,9 +49,9 @@ class CacheRoom:
         left = free - taken
         if left < width * each or left < 0:
             raise BadRequest(
-                f"{format_gib(free)} of memory are left for the cache and one sequence of "
-                f"{width * self.page_size:,} tokens takes {format_gib(taken + width * each)}; ask "
-                "for shorter sequences, a smaller batch, or for a cache in int8"
+                f"{format_gib(free)} of memory are free for the cache, and one sequence of "
+                f"{width * self.page_size:,} tokens takes {format_gib(taken + width * each)}; "
+                "use shorter sequences, a smaller batch or an int8 cache"
             )
         return min(batch * width, int(left // each)) if each else batch * width
 

@@ -52,7 +52,7 @@ class BackgroundCompiler:
         try:
             self._made[key] = self._make(key)
         except Exception:  # steps of it stay in parts
-            logging.getLogger(__name__).exception("the program of a step is not compiled")
+            logging.getLogger(__name__).exception("the step program is not compiled")
             self._failed.add(key)
         with self._lock:
             del self._wanted[key]

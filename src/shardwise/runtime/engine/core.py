@@ -222,13 +222,13 @@ class Engine:
             raise BadRequest("the prompt is empty; give at least 1 token")
         if room < 1:
             raise BadRequest(
-                f"the prompt has {len(prompt):,} tokens and the model takes {self.most_tokens:,} "
-                "with the answer; shorten it"
+                f"the prompt has {len(prompt):,} tokens, and the model takes "
+                f"{self.most_tokens:,} in prompt and answer together; shorten it"
             )
         if not 0 <= min(prompt) <= max(prompt) < self.vocabulary:
             wrong = min(prompt) if min(prompt) < 0 else max(prompt)
             raise BadRequest(
-                f"the prompt has token {wrong}; ids of the model's vocabulary are from 0 to below "
+                f"the prompt has token {wrong}; the model's vocabulary has ids from 0 to below "
                 f"{self.vocabulary:,}"
             )
         seed = self._draw.getrandbits(32) if sampling.seed is None else sampling.seed
@@ -439,9 +439,7 @@ class Engine:
             return "stop"
         if form is not None:
             if wrong := form.take(token):
-                generation.refusal = (
-                    f"the answer cannot go on in the form that it is to have: {wrong}"
-                )
+                generation.refusal = f"the answer cannot continue in the requested form: {wrong}"
                 generation.failure = FormError
                 return "abort"
             if form.done:

@@ -62,8 +62,8 @@ class Embedder:
         """Raise BadRequest for a size to which the model's vectors are not made to be cut."""
         if self.sizes is None:
             raise BadRequest(
-                f"dimensions is {dimensions}, and this model is not trained for vectors that are "
-                "cut (config.json has no matryoshka_dimensions); leave it out"
+                f"dimensions is {dimensions}, and this model is not trained for shorter vectors "
+                "(config.json has no matryoshka_dimensions); leave it out"
             )
         if dimensions not in self.sizes:
             known = ", ".join(map(str, sorted(self.sizes)))
@@ -143,7 +143,7 @@ def vectors_of(folder: Path, width: int) -> Mapping[str, Any]:
     modes = [name for name in on if name.startswith("pooling_mode_")]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise BadRequest(
-            f"'{path}' asks for {' and '.join(modes) or 'no pooling'}; vectors are made by one of "
+            f"'{path}' asks for {' and '.join(modes) or 'no pooling'}; embeddings need one of "
             f"{' and '.join(POOLINGS)}"
         )
     normalized = any(kind.endswith("Normalize") for kind in modules)

@@ -25,8 +25,8 @@ class LogitsError(ShardwiseError):
 
 
 NO_NUMBERS = (
-    "the model's logits are no numbers (NaN or infinite); its weights are damaged, or too large "
-    "for the dtype they are computed in: check the checkpoint, or serve it with other --weights"
+    "the model's logits are NaN or infinite; its weights are damaged, or too large for the "
+    "compute dtype: check the checkpoint, or serve it with other --weights"
 )
 
 

@@ -101,7 +101,9 @@ class HostLink:
 def end_without(name: str, why: BaseException) -> None:
     """Say who has died, and end this process at once: its devices may wait for ever."""
     said = "it said nothing" if isinstance(why, TimeoutError) else str(why)
-    sys.stderr.write(f"error: {name} has died ({said}); no step runs without it, this host ends\n")
+    sys.stderr.write(
+        f"error: {name} has died ({said}); no step can run without it, so this host stops\n"
+    )
     sys.stderr.flush()
     os._exit(DIED)
 
@@ -219,7 +221,7 @@ def meeting_place(group: ProcessGroup) -> tuple[str, int]:
     """Where hosts tell each other about steps: the port after JAX's own."""
     if group.coordinator is None or group.count is None or group.index is None:
         raise BadRequest(
-            "several hosts serve with --coordinator HOST:PORT, --processes and --process each"
+            "several hosts need --coordinator HOST:PORT, --processes and --process on each"
         )
     host, _, port = group.coordinator.rpartition(":")
     return host, int(port) + 1

@@ -237,7 +237,7 @@ class ModelExecutor:
         and MissingPart where they are cut over devices."""
         program, params = self._program, self._params
         if program.layout is not None:
-            raise MissingPart("vectors are made on one device; serve the model without a mesh")
+            raise MissingPart("embeddings run on one device; serve the model without a mesh")
         params = params if program.draft is None else params["model"]
         fields = vectors_of(folder, self.cfg.embedding_dim or self.cfg.d_model)
         compute, budget = program.options.compute, self.shapes.budget

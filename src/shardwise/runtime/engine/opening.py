@@ -95,12 +95,11 @@ def formats_of(settings: EngineSettings, cfg: ModelConfig) -> Formats:
     found = Formats(settings.weights or compute, settings.cache or compute, compute)
     if found.weights not in ENGINE_WEIGHTS:
         raise BadRequest(
-            f"weights in {found.weights}; the engine keeps them in one of "
-            f"{', '.join(ENGINE_WEIGHTS)}"
+            f"weights in {found.weights}; the engine supports {', '.join(ENGINE_WEIGHTS)}"
         )
     if found.cache not in ENGINE_CACHES:
         raise BadRequest(
-            f"a cache in {found.cache}; the engine keeps it in one of {', '.join(ENGINE_CACHES)}"
+            f"a cache in {found.cache}; the engine supports {', '.join(ENGINE_CACHES)}"
         )
     return found
 
@@ -118,14 +117,14 @@ def open_engine(
     devices = jax.devices()
     if settings.devices > len(devices):
         raise BadRequest(
-            f"{settings.devices} devices are asked for and there are {len(devices)}; plan for what "
-            f"is here, or try it on virtual ones with --cpu-devices {settings.devices}"
+            f"{settings.devices} devices are requested and {len(devices)} are here; plan for "
+            f"these, or use virtual ones with --cpu-devices {settings.devices}"
         )
     if hosts is not None:
         _check_hosts(settings, len(devices))
     if settings.adapters and (hosts is not None or settings.prefill_replicas):
         raise BadRequest(
-            "adapters are served by one host, and by replicas that compute prompts themselves; "
+            "adapters need one host, and replicas that compute their own prompts; "
             "leave out --lora-modules, or plan without prefill replicas"
         )
     _check_guesses(settings, cfg, cache_groups(cfg, _most_tokens(cfg, settings.most_tokens)), hosts)
@@ -335,8 +334,8 @@ class _Opening:
             )
         if len(cache_groups(cfg, self.most_tokens)) > 1:
             raise BadRequest(
-                f"layers of the draft model '{cfg.name}' keep a part of a sequence alone; give one "
-                "whose layers all attend to all of it"
+                f"layers of the draft model '{cfg.name}' keep only a part of a sequence; give a "
+                "draft model whose layers all attend to the whole sequence"
             )
         return DraftModel(load(folder, cfg, dtype_of(self._compute)), cfg)
 
@@ -345,16 +344,16 @@ def _check_guesses(
     settings: EngineSettings, cfg: ModelConfig, groups: Sequence[CacheGroup], hosts: Any
 ) -> None:
     if settings.draft is not None and not settings.scheduling.guesses:
-        raise BadRequest("a draft model makes guesses; say how many of a step (--guesses 3)")
+        raise BadRequest("a draft model needs the number of guesses per step; give --guesses 3")
     if not settings.scheduling.guesses:
         return
     if len(groups) > 1:
         raise BadRequest(
-            f"layers of '{cfg.name}' keep a part of a sequence alone, and what a wrong guess has "
-            "put there cannot be taken back; serve it without guesses"
+            f"layers of '{cfg.name}' keep only a part of a sequence, and a wrong guess cannot be "
+            "removed from it; serve the model without guesses"
         )
     if settings.draft is not None and (hosts is not None or settings.devices > 1):
-        raise BadRequest("a draft model runs beside a model on one device; guess by n-grams")
+        raise BadRequest("a draft model needs a model on one device; use n-gram guesses")
 
 
 def keep_programs() -> None:
@@ -376,7 +375,7 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
     made_for = cfg.learned_tokens or cfg.max_context or LONGEST
     if asked is not None and asked > made_for:
         raise BadRequest(
-            f"sequences of {asked:,} tokens are longer than the {made_for:,} positions of model "
+            f"sequences of {asked:,} tokens exceed the {made_for:,} positions of model "
             f"'{cfg.name}'; ask for at most that many"
         )
     return asked or min(made_for, LONGEST)
@@ -385,13 +384,13 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
 def _check_hosts(settings: EngineSettings, devices: int) -> None:
     if settings.replicas > 1 or settings.prefill_replicas:
         raise BadRequest(
-            "several hosts serve one replica; start replicas and prefill pools as servers of "
-            "their own"
+            "several hosts can serve one replica only; start other replicas and prefill pools as "
+            "separate servers"
         )
     if settings.devices != devices or settings.host_pages:
         raise BadRequest(
             f"the hosts have {devices} devices and the plan's mesh {settings.devices}; each host "
-            "must have a part of it, so make them equal"
+            "holds a part of the mesh, so make them equal"
         )
 
 

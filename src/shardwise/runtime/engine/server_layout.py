@@ -116,7 +116,7 @@ class ServerLayout:
         """How a parameter lies in a device's memory. XLA for TPUs copies all layers' of what lies
         otherwise than its products want it, in every step: the heads of a projection into them, of
         which it wants one after the other, each a matrix of D rows, as heads side by side in every
-        row of D fill no tile; and a matrix whose last dim is no whole number of lanes (29,568 of
+        row of D fill no tile; and a matrix whose last dim is not a whole number of lanes (29,568 of
         Qwen2-72B over four devices) but the one before is, which it wants the other way round."""
         if platform_of(self.mesh) != "tpu" or row.role != "matmul":
             return sharding

@@ -76,7 +76,7 @@ class SlotEngine:
                 "an answer"
             )
         if sampling.form is not None:
-            raise BadRequest("a slot's answers have no form; ask the engine of core.py for one")
+            raise BadRequest("a slot cannot hold an answer to a form; use the engine of core.py")
         generation = Generation(next(self._numbers), prompt, sampling, seed, 0.0)
         row: RowTokens | None = None
         for start in range(0, len(prompt), self._budget):
@@ -97,7 +97,9 @@ class SlotEngine:
     def insert(self, prefix: Prefix, slot: int) -> None:
         """Let a sequence go on in a free slot; the prefix may be inserted again elsewhere."""
         if not 0 <= slot < self._slots or slot in self._held:
-            raise BadRequest(f"slot {slot} is held or none of {self._slots}; free it first")
+            raise BadRequest(
+                f"slot {slot} is in use, or is not one of the {self._slots} slots; free it first"
+            )
         held = replace(prefix.generation, tokens=list(prefix.generation.tokens))
         self._held[slot] = held
         self._arriving[slot] = Prefix(held, prefix.contents)

@@ -56,7 +56,10 @@ def _training(plan: TrainPlan) -> Iterator[str]:
             f"mtp_layers is {plan.mtp_layers}; the runtime predicts one token ahead, so set it to 0"
         )
     for part in (kind for kind in plan.remat_kinds if kind in PART_OF):
-        yield (f"remat_kinds names {part}; the runtime treats {PART_OF[part]} as one, so name that")
+        yield (
+            f"remat_kinds names {part}; the runtime treats {PART_OF[part]} as one kind, so "
+            f"name {PART_OF[part]}"
+        )
     if plan.logit_chunks > 1:
         yield (
             f"logit_chunks is {plan.logit_chunks}; the runtime makes all logits of a microbatch at "
@@ -96,8 +99,8 @@ def _rings(plan: TrainPlan, tensor_matmul: str) -> Iterator[str]:
         return
     if plan.degree("tensor") == 1:
         yield (
-            f"tensor_matmul '{tensor_matmul}' overlaps exchanges over tensor, and tensor is 1; "
-            "use 'plain'"
+            f"tensor_matmul '{tensor_matmul}' overlaps communication over tensor, and tensor is "
+            "1; use 'plain'"
         )
     elif not plan.sequence_parallel:
         yield (

@@ -47,8 +47,8 @@ def train_program(
     """
     if plan.degree("stage") > 1:
         raise BadRequest(
-            f"mesh axis 'stage' is {plan.degree('stage')}; a pipelined step is many programs, and "
-            "only a step that is one can be compiled ahead: plan with --pin stage=1"
+            f"mesh axis 'stage' is {plan.degree('stage')}; a pipelined step is several programs, "
+            "and only a step of one program can be compiled ahead: plan with --pin stage=1"
         )
     settings = Settings(steps=STEPS)
     optimizer = optimizer_of(plan, cfg, settings)

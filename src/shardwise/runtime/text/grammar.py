@@ -22,13 +22,13 @@ MOST_CHARACTERS = 2**16
 SPACE = r"[\x20\x0A\x0D\x09]{1,16}"
 """Between the parts of JSON: not without end, as a model may never leave it."""
 LEAVE_OUT, CHANGE = "leave the form out", "change or simplify it"
-ENDLESS = "no text can go on in it: what must come next is the form itself, or nothing"
+ENDLESS = "no text can follow it: only the form itself or the end may come next"
 PLAIN = {
     "NoExtensionBias": ENDLESS,
     "NoExtension": ENDLESS,
-    "LexerTooComplex": "its patterns take too much work",
-    "Parser Error: Current row has": "it may go on in too many ways",
-    "ParserTooComplex": "it may go on in too many ways",
+    "LexerTooComplex": "its patterns take too long",
+    "Parser Error: Current row has": "it can continue in too many ways",
+    "ParserTooComplex": "it can continue in too many ways",
 }
 """The library's codes, as far as a client sees them."""
 
@@ -50,7 +50,7 @@ class Constraint:
         """A bit for every token of the vocabulary, uint32 [ceil(vocabulary / 32)]."""
         words = -(-self._vocabulary // 32)
         try:
-            with from_rust("its form takes too much", CHANGE):
+            with from_rust("the form takes too much", CHANGE):
                 bits_W = self._bitmask()[:words]
         except BadRequest as error:
             self._failure = str(error)  # which `take` says, whatever comes
@@ -68,7 +68,7 @@ class Constraint:
     def take(self, token: int) -> str:
         """Go on by a token; what is wrong with that, if anything is."""
         try:
-            with from_rust("its form takes too much", CHANGE):
+            with from_rust("the form takes too much", CHANGE):
                 self._matcher.consume_token(token)
         except BadRequest as error:
             self._failure = str(error)
@@ -101,7 +101,7 @@ class Grammars:
         added = tokenizer.get_added_tokens_decoder()
         self._marks = {token.content: index for index, token in added.items()}
         self._end_ids = [token for token in end_ids if token < vocabulary]
-        with from_rust("this model's tokenizer cannot hold answers to a form", LEAVE_OUT):
+        with from_rust("this model's tokenizer cannot restrict answers to a form", LEAVE_OUT):
             self._tokenizer = LLTokenizer(
                 tokenizer.to_str(), n_vocab=vocabulary, eos_token=self._end_ids or None
             )
@@ -129,10 +129,11 @@ class Grammars:
         text = what if isinstance(what, str) else json.dumps(what)
         if len(text) > MOST_CHARACTERS:
             raise BadRequest(
-                f"{form} has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"
+                f"{form} has {len(text):,} characters, and the limit is {MOST_CHARACTERS:,}; "
+                "shorten it"
             )
         if not text:
-            raise BadRequest(f"{form} is empty; give what the answer should look like")
+            raise BadRequest(f"{form} is empty; describe the answer")
         if form == "tools":
             written = partial(in_terms, tokens=self._marks)
             return self._matcher.grammar_from_lark(tool_grammar(json.loads(text), written))
@@ -142,7 +143,7 @@ class Grammars:
         try:
             return self._matcher.grammar_from_json_schema(text, overrides=space)
         except ValueError as error:
-            raise BadRequest(f"{form} is no JSON object: {error}; mend it") from None
+            raise BadRequest(f"{form} is not a JSON object: {error}; mend it") from None
 
 
 def _said(matcher: Any) -> str:

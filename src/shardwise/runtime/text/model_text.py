@@ -179,12 +179,13 @@ def read_model_text(folder: Path) -> ModelText:
     path = folder / "tokenizer.json"
     if not is_folder(folder):
         raise BadRequest(
-            f"'{folder}' is no folder; give that of a checkpoint (config.json, safetensors, "
+            f"'{folder}' is not a folder; give the folder of a checkpoint (config.json, "
+            "safetensors, "
             "tokenizer.json), or a plan for one"
         )
     if not is_file(path):
         raise BadRequest(
-            f"'{folder}' has no tokenizer.json; put the model's own beside its weights "
+            f"'{folder}' has no tokenizer.json; put the model's tokenizer.json beside its weights "
             "(`transformers` writes it: AutoTokenizer.from_pretrained(...).save_pretrained(DIR))"
         )
     inner, _ = read_tokenizer(path)

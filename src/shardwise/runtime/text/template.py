@@ -27,7 +27,7 @@ class ChatTemplate:
         self._compiled: Any = None
 
     def compile(self) -> None:
-        """Make it ready for `render`. Raises BadRequest where it is no template."""
+        """Make it ready for `render`. Raises BadRequest where it is not a template."""
         if self._compiled is None:
             self._compiled = _compiled(self.text)
 
@@ -96,7 +96,7 @@ def _compiled(text: str) -> Any:
         raise
     except Exception as error:  # it becomes Python, whose compiler refuses 21 nested loops
         said = one_line(str(error) or type(error).__name__)
-        raise BadRequest(f"the checkpoint's chat template is no Jinja: {said}") from None
+        raise BadRequest(f"the checkpoint's chat template is not Jinja: {said}") from None
 
 
 def _tojson(value: Any, indent: int | None = None) -> str:

@@ -14,7 +14,7 @@ from shardwise.errors import BadRequest, shown
 
 GENERATION, CONFIG, WORDS = "generation_config.json", "config.json", "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
-REMEDY = "take the file from the model's own folder"
+REMEDY = "use the file from the model's own folder"
 MOST_IDS = 4096
 MOST_ID = 2**31 - 1
 
@@ -63,7 +63,7 @@ def token_ids(value: Any, path: Path, key: str) -> frozenset[int]:
     ids = value if isinstance(value, list) else [value]
     right = all(type(one) is int and one <= MOST_ID for one in ids) and len(ids) <= MOST_IDS
     if not right:
-        raise _wrong(path, key, value, "a token's number, or a list of such")
+        raise _wrong(path, key, value, "a token id, or a list of token ids")
     return frozenset(one for one in ids if one >= 0)
 
 
@@ -115,9 +115,11 @@ def read_object(path: Path) -> Mapping[str, Any]:
     """A file that a folder may lack. Raises BadRequest."""
     found = read_json(path, path.name, remedy=REMEDY) if is_file(path) else {}
     if not isinstance(found, dict):
-        raise BadRequest(f"'{path}' is no JSON object; {REMEDY}")
+        raise BadRequest(f"'{path}' is not a JSON object; {REMEDY}")
     return found
 
 
 def _wrong(path: Path, key: str, value: Any, rule: str) -> BadRequest:
-    return BadRequest(f"'{path}': {key} is {shown(value)}; it must be {rule}: mend it, or {REMEDY}")
+    return BadRequest(
+        f"'{path}': {key} is {shown(value)}; it must be {rule}: correct it, or {REMEDY}"
+    )

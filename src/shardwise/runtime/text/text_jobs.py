@@ -55,8 +55,8 @@ class TextJobs:
     async def chat(self, given: Mapping[str, Any], room: int) -> list[int]:
         """The tokens of a chat, of the arguments of `ChatTemplate.render`. Raises BadRequest."""
         job = {"do": "chat", "given": given, "room": room}
-        what = "writing these messages by the chat template"
-        (found,) = split(await self._call(job, what, "send fewer, or mend the template"))
+        what = "rendering these messages with the chat template"
+        (found,) = split(await self._call(job, what, "send fewer, or correct the template"))
         return found
 
     async def decode(self, ids: Sequence[int]) -> str:
@@ -84,7 +84,7 @@ def check_length(text: str, longest: int, room: int | None) -> None:
     if room is not None and size > longest * room:
         raise BadRequest(
             f"{size:,} bytes of text, and the model takes {room:,} tokens of at most {longest:,} "
-            "bytes with the answer; shorten it"
+            "bytes, answer included; shorten it"
         )
 
 

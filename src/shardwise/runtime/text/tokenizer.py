@@ -17,8 +17,8 @@ MOST_TOKENS = 2**22
 
 
 _FOR_BYTES = (
-    "give --tokenizer FILE, or a model with vocab_size 257 or more: bytes are 0..255, and 256 ends "
-    "a document"
+    "give --tokenizer FILE, or a model with vocab_size 257 or more: byte ids are 0 to 255, and "
+    "256 ends a document"
 )
 
 
@@ -86,7 +86,7 @@ def read_tokenizer(path: Path) -> tuple[Any, str]:
             "reading a tokenizer file needs `tokenizers`: pip install '.[run]'"
         ) from None
     document = read_document(path)
-    with from_rust(f"'{path}' is no tokenizer.json", REMEDY):
+    with from_rust(f"'{path}' is not a tokenizer.json", REMEDY):
         inner: Any = Read.from_str(document.checked)
         ids = inner.get_vocab(with_added_tokens=True)
     if not ids or max(ids.values()) >= MOST_TOKENS:

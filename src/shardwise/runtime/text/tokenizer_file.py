@@ -21,7 +21,7 @@ LONGEST_PART = 256
 """Characters of an affix of words or pieces."""
 SWITCHED_OFF = ("padding", "truncation")
 AFFIXES = ("prefix", "suffix", "prepend", "continuing_subword_prefix", "end_of_word_suffix")
-REMEDY = "take the file from the model's own folder"
+REMEDY = "use the file from the model's own folder"
 
 
 class TokenizerDocument(NamedTuple):
@@ -35,7 +35,7 @@ class TokenizerDocument(NamedTuple):
 def read_document(path: Path) -> TokenizerDocument:
     """A tokenizer.json that is safe to load. Raises BadRequest."""
     if path.exists() and not is_file(path):
-        raise BadRequest(f"cannot read the tokenizer '{path}': it is no file; {REMEDY}")
+        raise BadRequest(f"cannot read the tokenizer '{path}': it is not a file; {REMEDY}")
     text = read_text(path, "the tokenizer", most=FILE_BYTES)
     lists = text.count("[") + text.count("{")
     if lists > MOST_LISTS or text.count(",") > MOST_VALUES:
@@ -45,13 +45,13 @@ def read_document(path: Path) -> TokenizerDocument:
         )
     found = parse_json(text, f"the tokenizer '{path}'", remedy=REMEDY)
     if not isinstance(found, dict):
-        raise BadRequest(f"'{path}' is no tokenizer.json: it is no JSON object; {REMEDY}")
+        raise BadRequest(f"'{path}' is not a tokenizer.json: it is not a JSON object; {REMEDY}")
     off = [name for name in SWITCHED_OFF if found.get(name) is not None]
     found.update(dict.fromkeys(off))
     try:
         _check(found)
     except BadRequest as error:
-        raise BadRequest(f"'{path}' is no tokenizer.json: {error}; {REMEDY}") from None
+        raise BadRequest(f"'{path}' is not a tokenizer.json: {error}; {REMEDY}") from None
     return TokenizerDocument(json.dumps(found), text, off)
 
 
@@ -61,7 +61,7 @@ def _check(found: Mapping[str, Any]) -> None:
         _check_growth(place, list(_steps(found.get(place))))
     around = sum(map(_around, _steps(found.get("post_processor"))))
     if around > MOST_AROUND:
-        raise BadRequest(f"it puts {around:,} tokens around a text; at most {MOST_AROUND:,} may be")
+        raise BadRequest(f"it puts {around:,} tokens around a text; the limit is {MOST_AROUND:,}")
     for part in ("normalizer", "pre_tokenizer", "model", "decoder"):
         for step in _steps(found.get(part)):
             for name in AFFIXES:
@@ -91,8 +91,8 @@ def _check_growth(place: str, steps: Sequence[Mapping[str, Any]]) -> None:
             count = len(text) + 1 if not what else text.count(what)
             if len(text) + count * len(put) > MOST_GROWTH * len(start) + MOST_GROWTH:
                 raise BadRequest(
-                    f"the replacements of its {place} make over {MOST_GROWTH} characters of "
-                    f"{shown(start)}"
+                    f"the replacements of its {place} turn {shown(start)} into over "
+                    f"{MOST_GROWTH} characters"
                 )
             text = text.replace(what, put) if what else put * count + text
 

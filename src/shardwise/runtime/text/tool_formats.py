@@ -19,7 +19,7 @@ OBJECT = '{"name": "'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """Arguments that are no JSON: each a name and a value between tags; texts have no quotes."""
+    """Arguments that are not JSON: each a name and a value between tags; texts have no quotes."""
 
     opens: str
     middle: str

@@ -185,7 +185,11 @@ class Keeper:
 
     def _failed(self, step: int, error: OSError, size: int) -> ShardwiseError:
         last = self.newest()
-        good = f"the last good one is step {last}" if last is not None else "there is none before"
+        good = (
+            f"the last good checkpoint is step {last}"
+            if last is not None
+            else "there is no earlier checkpoint"
+        )
         if error.errno in _ROOM:
             free = shutil.disk_usage(self.folder if self.folder.exists() else "/").free
             what = (
@@ -251,8 +255,8 @@ def _about(array: SavedArray) -> str:
 
 def _other_state(folder: Path, name: str, was: str, now: str) -> BadRequest:
     return BadRequest(
-        f"'{folder}' holds {shown(name, 200)[1:-1]} as {was}, this run has {now}; resume with the "
-        "stages and the optimizer that wrote it"
+        f"'{folder}' holds {shown(name, 200)[1:-1]} as {was} and this run has {now}; resume with "
+        "the stages and optimizer that wrote it"
     )
 
 

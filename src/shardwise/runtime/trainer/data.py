@@ -59,7 +59,7 @@ class Feed:
         if self.corpus.rows(self.length) < 1:
             raise BadRequest(
                 f"the data holds {len(self.corpus.tokens):,} tokens, too few for one sequence of "
-                f"{self.length:,} and its last target; give more text or a shorter sequence_length"
+                f"{self.length:,} and its last target; give more text, or shorten sequence_length"
             )
 
     def row(self, number: int) -> dict[str, np.ndarray]:
@@ -140,7 +140,7 @@ def corpus_of(
     """
     files, others = text_files(path)
     if others:
-        note(Caution(f"{others:,} file(s) in '{path}' are not UTF-8 text and are left out"))
+        note(Caution(f"{others:,} file(s) in '{path}' are not UTF-8 text and are skipped"))
     kind = np.uint16 if tokenizer.vocabulary <= 1 << 16 else np.uint32
     folder = cache / _key(path, files, tokenizer)
     if not writes:
@@ -151,8 +151,8 @@ def corpus_of(
         pass
     except OSError as error:
         raise ShardwiseError(
-            f"cannot read the tokens in '{folder}': {error.strerror}; make it readable, or remove "
-            "it to have the text read again"
+            f"cannot read the tokens in '{folder}': {error.strerror}; make it readable, or "
+            "remove it to read the text again"
         ) from None
     except ValueError as damage:
         note(Caution(f"the tokens in '{folder}' are damaged ({damage}); reading the text again"))
@@ -225,7 +225,7 @@ def _kept(folder: Path, kind: type) -> Corpus:
         raise ValueError(f"it holds {file.stat().st_size // size:,} of {total:,} tokens")
     tokens = np.memmap(file, kind, "r") if total else np.zeros(0, kind)
     if _fingerprint(np.split(tokens, starts[1:])) != fingerprint:
-        raise ValueError("it does not have the fingerprint that it was written with")
+        raise ValueError("its fingerprint differs from the recorded one")
     return Corpus(tokens=tokens, starts=starts.astype(np.int64), fingerprint=fingerprint)
 
 

@@ -27,14 +27,14 @@ OWN = ("checkpoints", "data", "processes", "profile", "tensorboard")
 def check_target(folder: Path, out: Path, config: Mapping[str, Any]) -> None:
     """Raise BadRequest, before a run, for what would stop its checkpoint from being written after
     it: something there already, a place that is the run's own or cannot be written, a `config` that
-    is no JSON."""
+    is not JSON."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "a checkpoint" if _holds_one(folder) else "something"
-        raise BadRequest(f"--save-hf '{folder}' holds {what} already; give a folder that is new")
+        raise BadRequest(f"--save-hf '{folder}' already holds {what}; give a new folder")
     place, own = folder.resolve(), out.resolve()
     if own.is_relative_to(place) or any(place.is_relative_to(own / name) for name in OWN):
         raise BadRequest(
-            f"--save-hf '{folder}' is where --out '{out}' keeps the run; give another folder"
+            f"--save-hf '{folder}' overlaps --out '{out}', which holds the run; give another folder"
         )
     try:
         json.dumps(config, allow_nan=False)
@@ -42,7 +42,9 @@ def check_target(folder: Path, out: Path, config: Mapping[str, Any]) -> None:
         raise BadRequest(f"--save-hf cannot write the model's config.json: {error}") from None
     above = next(p for p in place.parents if p.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise BadRequest(f"cannot write --save-hf '{folder}': '{above}' is no folder to write in")
+        raise BadRequest(
+            f"cannot write --save-hf '{folder}': '{above}' is not a folder to write in"
+        )
 
 
 def _holds_one(folder: Path) -> bool:

@@ -34,7 +34,11 @@ def sole(
         raise BadRequest(f"cannot write to --out '{folder}': {error.strerror}") from None
     with file:
         if not _taken(file, folder, time.monotonic() + patience):
-            note(Caution(f"'{folder}' knows no locks; a second training in it is not noticed"))
+            note(
+                Caution(
+                    f"'{folder}' does not support locks; a second training in it cannot be detected"
+                )
+            )
         yield
 
 
@@ -46,8 +50,8 @@ def _taken(file: IO[str], folder: Path, until: float) -> bool:
         except BlockingIOError:
             if time.monotonic() >= until:
                 raise BadRequest(
-                    f"{_holder(file)} trains in '{folder}' already; let it end, stop it, or give "
-                    "another --out"
+                    f"{_holder(file)} is already training in '{folder}'; wait for it, stop it, "
+                    "or give another --out"
                 ) from None
             time.sleep(0.1)
         except OSError as error:

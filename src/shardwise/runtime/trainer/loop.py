@@ -150,7 +150,7 @@ def train(
     run: TrainRun, report: Report = lambda _: None, note: Note = lambda _: None
 ) -> TrainOutcome:
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
-    disk that fails or a loss that is no number, and Stop where a signal ended it."""
+    disk that fails or a loss that is not a number, and Stop where a signal ended it."""
     check(run.plan, run.cfg, run.tensor_matmul)  # first what no number of devices would mend
     check_devices(run.plan)
     keep_freed_memory()
@@ -302,9 +302,10 @@ def _start(run: TrainRun, keeper: Keeper, note: Note) -> int:
     if not run.resume and (newest is not None or damaged):
         last = max([newest or 0, *damaged])
         raise BadRequest(
-            f"'{run.out}' holds a run up to step {last}; give --resume to go on, or another --out"
+            f"'{run.out}' already holds a run up to step {last}; continue it with --resume, or "
+            "give another --out"
         )
-    after = "starting at step 0" if newest is None else f"going on from step {newest}"
+    after = "starting at step 0" if newest is None else f"continuing from step {newest}"
     for step, why in damaged.items():
         note(Caution(f"the checkpoint '{keeper.path(step)}' is damaged ({why}); {after}"))
     if newest is None:
@@ -343,7 +344,7 @@ def _steps(
             keeper.check()
             signal = agreed(step + 1, signals)
             if _saves(run, step + 1) or signal is not None:
-                told.flush()  # a loss that is no number is not worth keeping
+                told.flush()  # a loss that is not a number is not worth keeping
                 keeper.save(step + 1, state)
             if signal is not None:
                 keeper.wait()

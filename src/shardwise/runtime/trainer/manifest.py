@@ -63,7 +63,7 @@ class Manifest(_Typed):
     def _one_of_each_process(cls, files: list[SavedFile]) -> list[SavedFile]:
         names = [f.name for f in files]
         if names != [shard_file(i, len(files)) for i in range(len(files))] or not files:
-            raise ValueError("must be one file of each process, by its name and in their order")
+            raise ValueError("must list one file per process, in order and by name")
         return files
 
 
@@ -77,10 +77,10 @@ def shard_file(process: int, processes: int) -> str:
 
 
 class NoCheckpoint(BadRequest):
-    """A folder is no checkpoint of the trainer; `damage` says why."""
+    """A folder is not a checkpoint of the trainer; `damage` says why."""
 
     def __init__(self, folder: Path, damage: str) -> None:
-        super().__init__(f"'{folder}' is no checkpoint of this trainer: {damage}")
+        super().__init__(f"'{folder}' is not a checkpoint of this trainer: {damage}")
         self.damage = damage
 
 
@@ -117,8 +117,9 @@ def check_identity(
         if found.get(key) not in same and key not in but:
             was, now = (_named(x.get(key)) for x in (found, wanted))
             raise BadRequest(
-                f"the checkpoint '{folder}' was made with {_named(key)} {was}, this run has {now}; "
-                "give what it was made with, or start anew from weights: --init FOLDER --out "
+                f"the checkpoint '{folder}' was made with {_named(key)} {was}, and this run has "
+                f"{now}; use the same value, or start a new run from weights: --init FOLDER "
+                "--out "
                 "ANOTHER"
             )
     return manifest
@@ -158,7 +159,7 @@ def damage(folder: Path) -> str | None:
     except NoCheckpoint as error:
         return error.damage
     if folder.name != step_folder(manifest.step):
-        return f"its {MANIFEST} is that of step {manifest.step}"
+        return f"its {MANIFEST} belongs to step {manifest.step}"
     for about in manifest.files:
         try:
             size = (folder / about.name).stat().st_size

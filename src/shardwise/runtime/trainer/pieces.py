@@ -111,7 +111,9 @@ def proved(folder: Path, manifest: Manifest) -> Saved:
         for name, entry in _entries(folder, manifest, about).items():
             array, starts = _parsed(folder, name)
             if array not in manifest.tree:
-                raise _refused(folder, f"'{about.name}' holds {shown(name)}, which is of no array")
+                raise _refused(
+                    folder, f"'{about.name}' holds {shown(name)}, which belongs to no array"
+                )
             found[array].append(SavedPiece(starts, entry))
     for array, whole in manifest.tree.items():
         wrong = next((p for p in found[array] if p.entry.dtype.name != whole.dtype), None)
@@ -218,7 +220,7 @@ def _digest(identity: Mapping[str, Any]) -> str:
 def _parsed(folder: Path, name: str) -> tuple[str, tuple[int, ...]]:
     found = _NAME.fullmatch(name)
     if found is None:
-        raise _refused(folder, f"{shown(name)} is no name of a piece (ARRAY@START,START,...)")
+        raise _refused(folder, f"{shown(name)} is not a name of a piece (ARRAY@START,START,...)")
     return found[1], tuple(map(int, found[2].split(","))) if found[2] else ()
 
 

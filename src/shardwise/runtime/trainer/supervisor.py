@@ -248,12 +248,14 @@ class Watch:
         if step == 0 and "SIGABRT" in how:
             return ShardwiseError(
                 f"process {index} of {self.count} on {host} {how} before the first step: it did "
-                f"not find the others at {self.place}; start all {self.count} processes, with an "
+                f"not reach the others at {self.place}; start all {self.count} processes, with "
+                "an "
                 "address that each can reach"
             )
         return ShardwiseError(
             f"process {index} of {self.count} on {host} {how} after step {step}; the others were "
-            "stopped, since none can go on without it. Nothing that was saved is lost: start all "
+            "stopped because they cannot continue without it. Saved checkpoints are kept: start "
+            "all "
             f"{self.count} again with --resume"
         )
 
@@ -291,7 +293,7 @@ class Peers:
         for i in sorted(self._alive):
             said, (_, at) = self._said[i], self._seen[i]
             if said["state"] == "running" and time.monotonic() - at > SILENCE:
-                return i, f"gave no sign of life for {SILENCE:.0f} s", said["step"], said["host"]
+                return i, f"sent no message for {SILENCE:.0f} s", said["step"], said["host"]
         return None
 
     def patience(self) -> float:

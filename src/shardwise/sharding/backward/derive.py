@@ -59,10 +59,10 @@ class Derivation:
 
 
 def derive(source: Forward, mesh: Mesh, sizes: Sizes) -> Derivation:
-    """All steps of one layer, from layouts alone; `sizes` decide nothing but reshapes.
+    """All steps of one layer, from layouts alone; only reshapes need `sizes`.
 
-    Raises BadRequest for axes that the mesh lacks and for gradients stored unreduced over an axis
-    over which their product makes no partial sums.
+    Raises BadRequest for axes that the mesh lacks, and for a gradient stored unreduced over an axis
+    without partial sums of its product.
     """
     for array in source.arrays.values():
         check_mesh(array, mesh)
@@ -117,7 +117,7 @@ class _PassPhase:
         """Take a new array from the layout in which it came out to the wanted one."""
         if not set(wanted.unreduced) <= set(made.unreduced):
             rule = "only axes over which the product makes partial sums can stay unreduced"
-            raise BadRequest(f"'{wanted}' comes out as '{made}'; {rule}")
+            raise BadRequest(f"'{wanted}' results in '{made}'; {rule}")
         self.move(made, wanted)
         self.at[wanted.name] = wanted
 

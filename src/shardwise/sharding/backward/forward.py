@@ -38,7 +38,7 @@ class ForwardLine:
         if call is None:
             product = MatmulExpr.parse(text)
             if product.result is None:
-                raise BadRequest(f"'{text}' does not say what it makes; add '-> C[I, K]'")
+                raise BadRequest(f"'{text}' has no result; add '-> C[I, K]'")
             return cls(function="", inputs=product.operands, output=product.result)
         function, argument, over, result = call.groups()
         return cls(
@@ -166,7 +166,7 @@ def _check_dims(line: ForwardLine) -> None:
             raise BadRequest(f"dim '{letter}' of '{line.output}' is in none of its operands")
     for letter in read:
         if read.count(letter) == 1 and letter not in line.output.letters:
-            rule = "a contracted dim stands in two operands"
+            rule = "a contracted dim appears in two operands"
             raise BadRequest(f"dim '{letter}' is only summed in making '{line.output}'; {rule}")
     if line.function and line.output.letters != line.inputs[0].letters:
         rule = f"{line.function} keeps the dims and their order"

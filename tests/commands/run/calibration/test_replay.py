@@ -229,12 +229,12 @@ def test_a_file_of_records(tmp_path):
     [found] = read_records(path)
     assert (found.id, found.ttft, found.e2e, found.tpot) == (7, 0.5, 0.75, 0.25)
     path.write_text(json.dumps({**row, "queued_ts": None}) + "\n")
-    with pytest.raises(BadRequest, match="line 1 is no record"):
+    with pytest.raises(BadRequest, match="line 1 is not a record"):
         read_records(path)
     for text, said in (
-        ('{"a": 1}', "line 1 is no record of a request: no key 'request_id'; a record is"),
-        ("[1]", "line 1 is no record of a request: it is no JSON"),
-        ("{", "line 1 is no record of a request: it is no JSON"),
+        ('{"a": 1}', "line 1 is not a record of a request: no key 'request_id'; a record is"),
+        ("[1]", "line 1 is not a record of a request: it is not JSON"),
+        ("{", "line 1 is not a record of a request: it is not JSON"),
         (json.dumps({**row, "input_toks": "x"}), "input_toks is 'x'; it must be a whole number"),
         (json.dumps({**row, "queued_ts": float("nan")}), "a number is NaN; numbers must"),
         (json.dumps({**row, "input_toks": float("inf")}), "a number is Infinity"),

@@ -150,7 +150,8 @@ def calibrate_machine(
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise BadRequest(
-            f"--name '{name}' is no name of a chip; use small letters, digits, - and _, like here"
+            f"--name '{name}' is not a name of a chip; use small letters, digits, - and _, "
+            "like here"
         )
     times = run_here(
         JOB,

@@ -128,7 +128,7 @@ def read_records(path: Path) -> list[ServedRequest]:
             found.append(_record(parse_json(line, "it")))
         except BadRequest as error:
             raise BadRequest(
-                f"'{path}', line {place} is no record of a request: {error}; {_NEEDED}"
+                f"'{path}', line {place} is not a record of a request: {error}; {_NEEDED}"
             ) from None
     if not found:
         raise BadRequest(f"'{path}' holds no record; {_NEEDED}")
@@ -151,7 +151,7 @@ _MOST_SECONDS = 1e10
 def _record(row: Any) -> ServedRequest:
     """One record, its times in order."""
     if not isinstance(row, dict):
-        raise BadRequest("it is no JSON object")
+        raise BadRequest("it is not a JSON object")
     missing = [key for key in _KEYS if key not in row]
     if missing:
         raise BadRequest(f"no key '{missing[0]}'")

@@ -259,7 +259,7 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _pool(programs: Programs, spec: Any) -> dict[str, tuple[int, Fields]]:
-    """How many servers of a role there are, and what one says; nothing where it is no server."""
+    """How many servers of a role there are, and what one says; nothing where it is not a server."""
     several = spec.get("leaderWorkerTemplate")
     pod = several["leaderTemplate"] if several else spec["template"]
     role = pod.get("metadata", {}).get("labels", {}).get(ROLE)

@@ -108,7 +108,7 @@ def with_given(text: str, given: Mapping[str, str]) -> str:
 
 def has_use_for(text: str, name: str, given: Mapping[str, str] = MappingProxyType({})) -> bool:
     """Whether what a caller gives for a name decides anything of what a script starts, with all
-    that is `given`; of a text that is no script always."""
+    that is `given`; of a text that is not a script always."""
     if _form(text) in ("yaml", "python"):
         return True
     if name.isdigit():

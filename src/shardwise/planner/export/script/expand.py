@@ -53,7 +53,7 @@ class ShellScope:
         """Give a variable a value; BadRequest for one without end."""
         size = len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
         if size > MOST_TEXT:
-            raise BadRequest(f"the script's {name} grows past {MOST_TEXT:,} characters; shorten it")
+            raise BadRequest(f"the script's {name} exceeds {MOST_TEXT:,} characters; shorten it")
         self.values[name] = value
 
     def fields(self, raw: str) -> list[str]:
@@ -305,7 +305,7 @@ class _Fields:
             if isinstance(value, str):
                 return self._add(value)
             if not value and self.now == "":
-                self.now = None  # "${A[@]}" of an empty array is no word
+                self.now = None  # "${A[@]}" of an empty array is not a word
         parts = [value] if isinstance(value, str) else value
         for i, part in enumerate(parts):
             if i:

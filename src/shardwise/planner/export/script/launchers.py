@@ -133,7 +133,7 @@ def launch_of(text: str) -> Launch | None:
 @lru_cache(maxsize=256)
 def written_by(text: str) -> Mapping[str, str]:
     """The files of keys that a script writes itself (`cat > "$CONFIG" <<EOF`), by their names
-    without a folder; none of a text that is no script."""
+    without a folder; none of a text that is not a script."""
     run = ScriptRun(text)
     try:
         run.all({})

@@ -144,9 +144,7 @@ class _Lexer:
         if end >= 0:
             return end + 1
         line = self.text.count("\n", 0, begin) + 1
-        raise BadRequest(
-            f"line {line} of the script: nothing closes {self.text[begin]}; close it where it ends"
-        )
+        raise BadRequest(f"line {line} of the script: {self.text[begin]} is never closed; close it")
 
 
 def within(raw: str) -> list[str]:

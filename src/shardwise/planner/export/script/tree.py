@@ -88,7 +88,7 @@ class _Parser:
 
     def wrong(self) -> BadRequest:
         near = " ".join(token.text for token in self.tokens[max(self.at - 4, 0) : self.at + 3])
-        return BadRequest(f"the script is no bash near {near[:200]!r}; correct it")
+        return BadRequest(f"the script is not bash near {near[:200]!r}; correct it")
 
     def take(self, text: str) -> None:
         if self.peek() != text:

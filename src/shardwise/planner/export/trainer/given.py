@@ -76,8 +76,7 @@ class Given:
         for name in (n for n in names if isinstance(self.values.get(n), Unset)):
             said = f"{self.called(name)} is {shown(self.values[name])} in the script"
             raise BadRequest(
-                f"{self.target}: {said}, which does not say its value; write a plain value in its "
-                "place"
+                f"{self.target}: {said}, which does not give its value; write a plain value there"
             )
         found = [self.values[name] for name in names if self.values.get(name, "auto") != "auto"]
         usual = [self.defaults[name] for name in names if name in self.defaults]
@@ -116,7 +115,7 @@ class Given:
         counts = {n: self.count_of(n, value) for n, value in said.items() if value is not None}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{name} {value}" for name, value in counts.items())
-            raise BadRequest(f"{self.target}: {what} is said twice, {told}; make them equal")
+            raise BadRequest(f"{self.target}: {what} is given twice, {told}; make them equal")
         return next(iter(counts.values()), default)
 
     def count_of(self, name: str, value: Any) -> int:
@@ -155,8 +154,8 @@ def given_of(text: str, target: str = "trl", *, whole: bool = True) -> Given:
     main, held = parts(text)
     if whole and not is_python(main) and (missing := named_files(text)):
         raise BadRequest(
-            f"{target}: the text names the file {shown(missing[0])}, whose keys count; put it "
-            "beside this one"
+            f"{target}: the text names the file {shown(missing[0])}, which holds keys of the "
+            "plan; put it beside this one"
         )
     values: dict[str, Any] = {}
     for name, part in held.items():
@@ -193,7 +192,7 @@ def _table(text: str, target: str) -> Mapping[str, Any] | None:
     else:
         return None
     if not isinstance(found, Mapping):
-        raise BadRequest(f"{target}: the file is no mapping of keys to values")
+        raise BadRequest(f"{target}: the file is not a mapping of keys to values")
     return {str(key): value for key, value in interpolated(found).items()}
 
 

@@ -1,7 +1,7 @@
 """What a Python script gives to transformers' Trainer or to TRL, by the keys of their YAML.
 
 Keyword arguments of the calls below are read of the script's tree; nothing of it is run. A value
-that is no literal is looked up: a name that is assigned one, a parameter's default, an option of
+that is not a literal is looked up: a name that is assigned one, a parameter's default, an option of
 argparse by its default. What remains is an `Unset`, told where a plan needs it.
 """
 
@@ -71,8 +71,8 @@ def values_of(text: str, target: str) -> dict[str, Any]:
     if not found:
         calls = ", ".join((*_ARGUMENTS[:2], _PEFT[0]))
         raise BadRequest(
-            f"{target}: the script writes no argument of {calls} in itself; hand in the command "
-            "that starts it, or the YAML of keys that it is given"
+            f"{target}: the script sets no argument of {calls}; give the command that starts it, "
+            "or its YAML file"
         )
     if _MODEL in found and any(_name(c.func) == TRL_CONFIG for c in _calls(tree)):
         found["model_name_or_path"] = found.pop(_MODEL)  # whose defaults are TRL's own

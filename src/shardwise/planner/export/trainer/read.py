@@ -121,8 +121,8 @@ def _refuse_other_jobs(given: Given) -> None:
     another model, or of pairs."""
     if (word := given.values.get(CANNOT)) is not None:
         raise BadRequest(
-            f"{given.target}: {given.called(CANNOT)} is {shown(str(word))}, which decides how a "
-            f"step runs, and which no plan for {given.row.title} says; write "
+            f"{given.target}: {given.called(CANNOT)} is {shown(str(word))}, which changes the "
+            f"step and which a plan for {given.row.title} cannot express; write "
             f"{given.row.words_of(given.called(CANNOT))}, or make the plan with `shardwise plan "
             "train`"
         )
@@ -133,8 +133,8 @@ def _refuse_other_jobs(given: Given) -> None:
         job = job or next((j for j in _JOBS if j in words), "")
     if job:
         raise BadRequest(
-            f"{given.target}: rl is {shown(job)}, whose step has passes that no plan counts; plans "
-            "are of training on the next token (sft)"
+            f"{given.target}: rl is {shown(job)}, whose step has passes that a plan does not "
+            "count; a plan trains on the next token (sft)"
         )
 
 
@@ -187,8 +187,8 @@ def _stage(given: Given) -> int | None:
     file = next((str(v) for n in _FILES if str(v := given.take(n)).endswith(".json")), "")
     if file:
         raise BadRequest(
-            f"{given.target}: the text names the file {shown(file)}, whose keys count, in a way "
-            "that only its shell knows; write its name out, and put it beside this one"
+            f"{given.target}: the text names the file {shown(file)}, whose keys count, through a "
+            "shell expression; write its name, and put it beside this one"
         )
     stages = {str(value) for name in _STAGE if (value := given.take(name)) is not None}
     for name in _FILES:
@@ -246,7 +246,8 @@ def _per_node(given: Given) -> int:
         return whole(given.target, "the processes of a node", int(total) / int(nodes))
     raise BadRequest(
         f"{given.target}: fsdp_sharding_strategy is HYBRID_SHARD, which shards within a node, "
-        "and the text does not say how many GPUs a node has; give num_machines and num_processes"
+        "and the text does not give the number of GPUs per node; give num_machines and "
+        "num_processes"
     )
 
 
@@ -267,7 +268,7 @@ def _world(given: Given, devices: int | None) -> int:
         return devices
     if told is None:
         raise Lacking(
-            f"{given.target}: the text does not say how many processes there are",
+            f"{given.target}: the text does not give the number of processes",
             "give the slice with --on",
             Gives.SLICE,
         )
@@ -454,7 +455,9 @@ def _rank(given: Given) -> int:
     adapter = str(given.take("adapter", default="")).lower()
     adapter = "" if adapter == "none" else adapter
     if adapter not in ("", "lora", "qlora"):
-        raise BadRequest(f"{given.target}: adapter is {shown(adapter)}; a plan can say lora, qlora")
+        raise BadRequest(
+            f"{given.target}: adapter is {shown(adapter)}; a plan can express lora and qlora"
+        )
     if not (adapter or given.on("use_peft", "use_lora")):
         return 0
     return given.count_of("lora_r", given.take("lora_r", "lora_rank", default=16))

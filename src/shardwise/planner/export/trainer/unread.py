@@ -26,11 +26,11 @@ def notes(text: str, idle: re.Pattern[str], known: Collection[str]) -> list[str]
     left = {given.called(k): value for k, value in given.values.items() if k not in given.read}
     other = {k: v for k, v in left.items() if not (_idle(k, given, idle) or _says_nothing(v))}
     said = [
-        f"{key} = {shown(value)} is not understood, and was not read{_hint(key, known)}"
+        f"{key} = {shown(value)} is unknown and was not read{_hint(key, known)}"
         for key, value in other.items()
     ]
     without = ", ".join(sorted((set(left) | given.silent) - set(other)))
-    remarks = [Remark(f"without effect on a plan: {without}")] if without else []
+    remarks = [Remark(f"no effect on the plan: {without}")] if without else []
     return [*said, *near, *remarks]
 
 
@@ -68,32 +68,32 @@ def _nearly(given: Given) -> Iterator[str]:
             own for own, name in [*given.row.names.items(), LENGTH[:1] * 2] if name == LENGTH[0]
         )
         yield (
-            f"no key says how long a text may be, which {given.row.title} leaves to its data: read "
-            f"as {given.defaults[LENGTH[0]]:,} tokens; give {key}"
+            f"no key gives the sequence length, and {given.row.title} takes it from the data: "
+            f"read as {given.defaults[LENGTH[0]]:,} tokens; give {key}"
         )
     name = str(given.take(*MODEL, default=""))
     if name and model_named(name) is None:
         key = next(key for key in MODEL if key in given)
-        yield f"{given.called(key)} = {shown(name)} is no known model; read for the one given"
+        yield f"{given.called(key)} = {shown(name)} is not a known model; read with the given model"
     if (
         given.values.get("bf16") is False
         and given.called("bf16") == "bf16"
         and not given.on("fp16")
     ):
-        yield "bf16 = False: matmuls run in the dtype in which the model is loaded"
+        yield "bf16 = False: matmuls run in the dtype of the loaded model"
     if is_open(given):
-        yield "bf16.enabled is auto, and nothing says the dtype: read as bf16"
+        yield "bf16.enabled is auto, and no key gives the dtype: read as bf16"
     adapted = any(given.on(key) for key in ("use_peft", "use_lora") if key in given)
     if adapted and "lora_target_modules" not in given:
         lacks.append("lora_target_modules")
     if lacks:
-        yield f"not in the text, read as the program's default: {', '.join(lacks)}"
+        yield f"not in the text, so read as the program's defaults: {', '.join(lacks)}"
     if packed:
         yield (
-            f"{given.called(packed[0])}: the lengths of documents are not in the text; a sequence "
-            "is read as one document (packed_lengths of a plan says them)"
+            f"{given.called(packed[0])}: the text does not give document lengths, so a sequence "
+            "is read as one document (packed_lengths of a plan sets them)"
         )
     elif not given.on("pad_to_sequence_len"):
-        yield "without packing a batch is as long as its longest text: read as max_length each"
+        yield "without packing, a batch has the length of its longest text: read as max_length"
     if given.on("fsdp_config.fsdp_offload_params", "fsdp_config.offload_params"):
         yield "fsdp_offload_params moves parameters and gradients too; read as offload_optimizer"
