@@ -37,6 +37,10 @@ function App({all}) {
     history.replaceState(null, "", write(at.view, at.state, frame));
     setAt({...at, frame, hash: location.hash});
   };
+  const dismiss = () => {
+    history.replaceState(null, "", write(at.view, at.state, at.frame));
+    setAt({...at, unknown: "", hash: location.hash});
+  };
   const [found, error, waits] = useAnswer(at.view, at.state);
   useEffect(() => { document.title = `${at.view.title} · shardwise`; }, [at.view]);
   return (
@@ -57,6 +61,7 @@ function App({all}) {
         <section className="answer" aria-label="Answer" aria-busy={waits} data-at={at.hash}>
           <h1>{at.view.title}</h1>
           <p className="what">{at.view.about}</p>
+          {at.unknown && <p role="status" className="warning unknown">{at.unknown} <button type="button" onClick={dismiss}>Dismiss</button></p>}
           <p role="status" className="status">{!error && waits && <Waits key={JSON.stringify(at.state)} again={found} />}</p>
           {error && <p role="alert" className="error">{error.message}</p>}
           {error?.command && <Said title="Command" text={error.command} />}

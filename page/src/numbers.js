@@ -100,8 +100,10 @@ function evenTicks(low, high, most) {
   return found;
 }
 
-// Names of fields as words.
-export const words = (name) => (/^[a-z][a-z0-9_.,]*( .*)?$/.test(name) ? name.replaceAll("_", " ") : name);
+// Names of fields as words; what is short for others as people write it.
+const SHORT = {...Object.fromEntries(["hbm", "sram", "alu", "kv", "mfu", "usd", "ttft", "tpot", "lm", "mlp"].map((one) => [one, one.toUpperCase()])), flops: "FLOPs"};
+const spelt = (text) => text.replace(/[a-z]+/g, (word) => SHORT[word] ?? word);
+export const words = (name) => (/^[a-z][a-z0-9_.,]*( .*)?$/.test(name) ? spelt(name.replaceAll("_", " ")) : name);
 
 // Ticks that do not touch: whole powers of ten, as many as there is room for.
 export function logTicks(low, high, most) {

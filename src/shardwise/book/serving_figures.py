@@ -21,6 +21,7 @@ from shardwise.book.rules.serving import (
 from shardwise.book.seed import book_chip
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
+from shardwise.units import format_gib
 
 CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536)
 """The slider of both widgets."""
@@ -72,7 +73,7 @@ class BookServer:
         if found < 1:
             raise BadRequest(
                 f"{self.chips} {self.hardware.id} hold no sequence of {context:,} tokens beside "
-                f"{self.params:g} bytes of weights; give more chips or a shorter context"
+                f"{format_gib(self.params)} of weights; give more chips or a shorter context"
             )
         return found
 

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -23,17 +24,18 @@ class KeptPlans:
     found: deque[tuple[Any, Any]] = field(default_factory=lambda: deque(maxlen=MOST))
 
     def get(self, asked: Any, make: Callable[[], T]) -> T:
-        """What was found, made if it is not there. Raises NoFeasiblePlan."""
+        """What was found, made if it is not there. Raises NoFeasiblePlan: a copy of the one that is
+        kept, as an error that is raised holds its frames, and with them all columns of a search."""
         found = (both for both in self.found if both[0] == asked)
         kept: tuple[Any, Any] | None = next(found, None)
         if kept is None:
             try:
                 kept = (asked, make())
             except NoFeasiblePlan as error:
-                kept = (asked, error)
+                kept = (asked, copy(error))
             self.found.append(kept)
         if isinstance(kept[1], NoFeasiblePlan):
-            raise kept[1]
+            raise copy(kept[1])
         return kept[1]
 
 

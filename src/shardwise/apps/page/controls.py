@@ -18,6 +18,8 @@ from shardwise.units import parse_bytes, parse_count, parse_seconds
 _CONTROL = "control"
 PASTE = "A name, or a config.json pasted or dropped here."
 """What a control for a model takes."""
+MOST_SAID = 20
+"""Values of a control up to which an error lists them; of more it names the nearest."""
 LONGEST, LONGEST_NAME = 400, 4100
 """Characters of a text, and of a model that is written out."""
 
@@ -97,7 +99,11 @@ class Control:
                 return value
         if self.free:
             return self._between(word)
-        said = ", ".join(map(written, self.values))
+        names = [written(value) for value in self.values]
+        if len(names) > MOST_SAID:
+            remedy = "or choose one in its list"
+            raise unknown(f"word of control '{self.name}':", word, names, remedy)
+        said = ", ".join(names)
         raise self._refused(word, f"it is one of {said}; choose one of those")
 
     def _between(self, word: str) -> float | int:

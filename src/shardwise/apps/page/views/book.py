@@ -63,7 +63,7 @@ def _draw(state: BookState, answers: Sequence[Answer]) -> Drawn:
     if isinstance(found, BookShown):
         inputs = replace(inputs, edits="set")
     return Drawn(
-        says=found.asks,
+        says=_sentence(found),
         key=_key(found),
         right=all(found.right) if isinstance(found, BookQuizChecked) else None,
         tables=[inputs, *([_worked(steps)] if steps else [])],
@@ -72,6 +72,13 @@ def _draw(state: BookState, answers: Sequence[Answer]) -> Drawn:
         formula="; ".join(step.formula for step in steps),
         source=found.source,
     )
+
+
+def _sentence(found: BookShown | BookQuiz | BookQuizChecked) -> str:
+    """What the number is, with it where it is not asked for."""
+    if not isinstance(found, BookShown):
+        return found.asks
+    return f"{found.asks.removesuffix('.')}: {_amount(found.answer, _said(found.unit))}."
 
 
 def _key(found: BookShown | BookQuiz | BookQuizChecked) -> list[KeyFigure]:
@@ -131,10 +138,10 @@ def _lines(found: BookShown | BookQuiz | BookQuizChecked) -> list[str]:
         said = ["right" if right else "not right" for right in found.right]
         answer = f"It is {_amount(found.answer, units)}."
         return [f"Your answer is {', '.join(said)}.", answer, found.note]
-    measured = "Measured, and looked up" if found.kind == "measured" else "Answer"
+    measured = ["Measured, and looked up."] if found.kind == "measured" else []
     printed = found.book.latest if found.edition == "latest" else found.book.first
     book = f"The {found.edition} edition prints {_said(printed)}."
-    return [f"{measured}: {_amount(found.answer, units)}.", book, found.note]
+    return [*measured, book, found.note]
 
 
 def _amount(value: Any, unit: str) -> str:

@@ -57,7 +57,7 @@ class ServingState(ViewState):
 
     model: str = known("Model", zoo_names(), "llama-3-70b", about=PASTE)
     on: str = chip_choice("Chip", ALL_CHIPS, "v5e")
-    chips: int = slider("Chips of all servers", powers(0, 8), 16, unit="chips")
+    chips: int = slider("Chips of all servers", powers(0, 12), 16, unit="chips")
     input: int = slider("Prompt", powers(7, 17), 2048, unit="tokens")
     output: int = slider("Answer", powers(4, 15), 256, unit="tokens")
     ttft: str = entry("First token within", "2s", about="TTFT of 9 in 10 requests, such as 500ms.")

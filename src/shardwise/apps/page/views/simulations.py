@@ -9,13 +9,13 @@ from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, KeyFigure, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import TORI, chip_choice
+from shardwise.book.simulators.batching import SERVED
 from shardwise.book.simulators.collective import NETWORKS
 from shardwise.boundary.records import plain
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.base.layout import percent
 from shardwise.commands.tables.book_figure import SimulationAnswer
-from shardwise.scheduling.pipeline import PIPELINE_KINDS
-from shardwise.scheduling.policies import POLICIES
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, schedule_row
 from shardwise.units import format_binary, format_flops, format_seconds, many, sig
 
 WIDE = 500
@@ -49,8 +49,26 @@ PASSES = {"F": "F: forward", "B": "B: backward", "W": "W: gradients of the weigh
 
 
 def _calls(figure_id: str, state: ViewState) -> list[VerbCall]:
-    sets = {one.name: getattr(state, one.name) for one in fields(state)}
+    sets = {one.name: getattr(state, one.name) for one in fields(state)} | _chunks(state)
     return [VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})]
+
+
+def _chunks(state: ViewState) -> dict[str, int]:
+    """The chunks per rank that are drawn where the schedule does not take those of the state."""
+    if not isinstance(state, PipelineState):
+        return {}
+    row = schedule_row(state.schedule)
+    return {} if row.takes_chunks(state.stages, state.chunks) else {"chunks": row.chunks[0]}
+
+
+def _other_chunks(state: ViewState) -> list[str]:
+    """That others are drawn, and which ones the schedule takes."""
+    return [
+        f"Schedule {state.schedule} is drawn with {many(chunks, 'chunk')} per rank: "
+        f"it takes {schedule_row(state.schedule).chunks_said or chunks}."
+        for chunks in _chunks(state).values()
+        if isinstance(state, PipelineState)
+    ]
 
 
 def _draw(says: Callable[..., str], state: ViewState, answers: Sequence[Answer]) -> Drawn:
@@ -68,7 +86,7 @@ def _draw(says: Callable[..., str], state: ViewState, answers: Sequence[Answer])
         | {"names": PASSES, "title": _title(found)},
         figures=[_curves(found)] if found.curves else [],
         tables=[facts("What came out", found.readings, units)],
-        lines=found.notes,
+        lines=[*_other_chunks(state), *found.notes],
         formula="simulated; the closed forms stand under `shardwise book rule`",
         source=found.source,
     )
@@ -151,7 +169,7 @@ class PipelineState(ViewState):
 class BatchingState(ViewState):
     """The controls of a server's slots."""
 
-    policy: str = choice("Policy", tuple(POLICIES), "chunked")
+    policy: str = choice("Policy", SERVED, "chunked")
     slots: int = slider("Slots", powers(0, 4), 4)
     requests: int = slider("Requests", (4, 8, 12, 24, 48), 12)
     prompt: int = slider("Prompt", powers(6, 13), 512, unit="tokens")

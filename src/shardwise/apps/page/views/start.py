@@ -6,13 +6,22 @@ from functools import partial
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, words_of
+from shardwise.apps.page.controls import (
+    PASTE,
+    ViewState,
+    choice,
+    entry,
+    known,
+    state_of,
+    words_of,
+)
 from shardwise.apps.page.view import Drawn, PageView, ViewLink
 from shardwise.apps.page.views import models, roofline, serving, training
 from shardwise.apps.page.views.chips import ALL_CHIPS, chip_choice, room
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.plan_train.train import TrainPlanned
+from shardwise.errors import BadRequest
 from shardwise.models import load_model, zoo_names
 
 TASKS = ("train it", "serve it")
@@ -64,9 +73,9 @@ def _draw(state: StartState, answers: Sequence[Answer]) -> Drawn:
             figures=[training.where(found), training.memory(found)],
             lines=training.plan_lines(found),
             links=[
-                _link("All of this plan, and others", training.VIEW, state, _train(found)),
-                _link("What the model holds", models.VIEW, state, {}),
-                _link("The chip's roofline", roofline.VIEW, state, {}),
+                *_links("All of this plan, and others", training.VIEW, state, _train(found)),
+                *_links("What the model holds", models.VIEW, state, {}),
+                *_links("The chip's roofline", roofline.VIEW, state, {}),
             ],
             source="count, then price (docs/architecture.md)",
         )
@@ -77,9 +86,9 @@ def _draw(state: StartState, answers: Sequence[Answer]) -> Drawn:
         figures=[*serving.fronts(found)[:1], serving.where(found)],
         tables=[serving.others(found)],
         links=[
-            _link("All of this plan, and others", serving.VIEW, state, _served(found)),
-            _link("What the model holds", models.VIEW, state, {}),
-            _link("The chip's roofline", roofline.VIEW, state, {}),
+            *_links("All of this plan, and others", serving.VIEW, state, _served(found)),
+            *_links("What the model holds", models.VIEW, state, {}),
+            *_links("The chip's roofline", roofline.VIEW, state, {}),
         ],
         source="simulated (docs/serving.md)",
     )
@@ -96,11 +105,17 @@ def _served(found: ServePlanned) -> dict[str, str]:
     return more | {"software": found.software}
 
 
-def _link(text: str, view: PageView[Any], state: StartState, more: dict[str, str]) -> ViewLink:
-    """Another view, with the words that both have."""
+def _links(
+    text: str, view: PageView[Any], state: StartState, more: dict[str, str]
+) -> list[ViewLink]:
+    """Another view, with the words that both have; none where its controls do not reach them."""
     taken = {control.name for control in view.controls}
-    words = {name: word for name, word in words_of(state).items() if name in taken}
-    return ViewLink(text=text, view=view.name, state={**words, **more})
+    words = {name: word for name, word in words_of(state).items() if name in taken} | more
+    try:
+        state_of(view.state, words)
+    except BadRequest:
+        return []
+    return [ViewLink(text=text, view=view.name, state=words)]
 
 
 VIEW: PageView[Any] = PageView(

@@ -52,6 +52,7 @@ from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_train.chips_beside import ChipsBeside
 from shardwise.commands.plan_train.train import TrainPlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
+from shardwise.errors import BadRequest
 from shardwise.models import load_model, zoo_names
 from shardwise.results.run import WholeRun
 from shardwise.units import format_count, format_gib, format_seconds, format_usd, many, sig
@@ -104,10 +105,19 @@ def _calls(state: TrainViewState) -> list[VerbCall]:
         return []
     torus = _torus(state)
     split = {**torus, "tensor": min(state.tensor, state.chips)}
-    return [
+    drawn = [
         VerbCall(verb="book_figure", given=(FIGURE,), keywords={"sets": torus}),
         VerbCall(verb="book_figure", given=(SPLIT,), keywords={"sets": split}),
     ]
+    return drawn if all(map(_answers, drawn)) else []
+
+
+def _answers(call: VerbCall) -> bool:
+    """Whether the book's rules say anything: on few chips the lines of ch. 5 may not cross."""
+    try:
+        return bool(call.answer())
+    except BadRequest:
+        return False
 
 
 def _search(state: TrainViewState, quick: bool = False) -> list[VerbCall]:
@@ -196,7 +206,12 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
             _least(found.resource_seconds),
             TableData(title="Why", header=("reason",), rows=[[one] for one in found.why]),
         ],
-        lines=[*plan_lines(found), *bound, *strongest_line(found.sensitivity)],
+        lines=[
+            *plan_lines(found),
+            *bound,
+            *_tensor_bound(found),
+            *strongest_line(found.sensitivity),
+        ],
         **SOURCE,
     )
 
@@ -269,6 +284,16 @@ def _hidden_from(found: Answer, chips: int) -> list[str]:
     below = f"{format_count(at)} tokens a step ({sig(at / chips)} a chip)"
     rule = "By the book, which hides all that it can,"
     return [f"{rule} {_strategy(other.label)} is bound by communication below {below}."]
+
+
+def _tensor_bound(found: TrainPlanned) -> list[str]:
+    """Over how many chips tensor parallelism waits for its network, by the book's rule."""
+    return [
+        "By the book, tensor parallelism is bound by communication over more than "
+        f"{sig(row.value)} chips."
+        for row in found.book.rules
+        if row.name == "tensor_degree"
+    ]
 
 
 def _strategy(label: str) -> str:
