@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 from llama_folder import SHAPES, write_llama
 
 from shardwise.models import load_model
-from shardwise.runtime.engine import Sampling, step_parts
+from shardwise.runtime.engine import Sampling, model_executor, step_parts
 from shardwise.runtime.engine.compiling import OFTEN, BackgroundCompiler
 from shardwise.runtime.engine.opening import EngineSettings, open_engine
 from shardwise.runtime.engine.sampling import TOKEN_ALONE
@@ -173,3 +173,22 @@ def test_nothing_is_compiled_beside_what_a_step_waits_for():
     for _ in range(OFTEN):
         compiler.want("a")
     assert not compiler.busy
+
+
+def test_two_programs_are_compiled_at_once_while_the_server_warms_up(llama, monkeypatch):
+    """The first waits for a second one to begin, which one after another it would never."""
+    executor = llama.engine(batch=2, budget=8).replicas[0].executor
+    begun, second = [], Event()
+
+    def made(key):
+        begun.append(key)
+        if len(begun) > 1:
+            second.set()
+        assert second.wait(60)
+        return executor._jitted(key)
+
+    monkeypatch.setattr(executor, "_ready", made)
+    monkeypatch.setattr(model_executor, "places_for", lambda size: 2)
+    warming = executor.warm()
+    assert next(warming) == executor.shapes.programs()[0]
+    warming.close()

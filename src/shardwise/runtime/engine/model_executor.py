@@ -14,6 +14,7 @@ of its parts (`step_parts.py`), padded to one of fewer shapes, while its own is 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardwise.boundary.at_once import places_for
 from shardwise.errors import MissingPart
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
@@ -49,6 +51,10 @@ from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
 from shardwise.runtime.stack import keeps_stacks, unstacked
 from shardwise.scheduling.pages import PageCopy
+
+COMPILE_BYTES = 4 * 2**30
+"""Memory that one compile is given room for; one for training took 1.6 GiB for an 8B and 4.4 for a
+70B (docs/lab/log.md), and a step of a server is less."""
 
 
 class Places(NamedTuple):
@@ -244,12 +250,24 @@ class ModelExecutor:
         return Embedder(params=params, cfg=self.cfg, compute=compute, budget=budget, **fields)
 
     def warm(self) -> Iterator[StepKey]:
-        """Compile every program that there can be, one at a time."""
+        """Compile every program that there can be, one a core at a time, then run each once."""
         self.duplicate(0, [0], [0])
-        for key in self.shapes.programs():
-            self._compiled[key] = self._jitted(key)
+        keys = self.shapes.programs()
+        pool = ThreadPoolExecutor(places_for(COMPILE_BYTES))
+        try:
+            for key, program in zip(keys, pool.map(self._ready, keys), strict=True):
+                self._compiled[key] = program
+                yield key
+        finally:
+            pool.shutdown(cancel_futures=True)  # who stops waits for what is begun alone
+        for key in keys:
             self.launch(self._nobody(key), key[3], key[2])
-            yield key
+
+    def _ready(self, key: StepKey) -> Any:
+        """The program of a step, which its first call need not compile."""
+        jitted = self._jitted(key)
+        jitted.lower(self._params, self._state, self._nobody(key)).compile()
+        return jitted
 
     def _nobody(self, key: StepKey) -> StepInputs:
         """Inputs of a program in which every row is padding."""
