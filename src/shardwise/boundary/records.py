@@ -9,6 +9,7 @@ end of a name, which Python's own words need, is no part of its key.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
 _PART, _HIDDEN = "part", "hidden"
@@ -68,6 +69,23 @@ def key_of(one: "Field[Any]") -> str:
     return one.name.removesuffix("_")
 
 
+@cache
+def _shown(kind: type) -> tuple[tuple[str, str, bool], ...]:
+    """Name, key and whether it is a part, of each field that documents have."""
+    return tuple((f.name, key_of(f), is_part(f)) for f in fields(kind) if not is_hidden(f))
+
+
+def keys(record: Any) -> dict[str, Any]:
+    """What a document has of a record, by key; the values as they are.
+
+    >>> from shardwise.roofline.bounds import Bounds
+    >>> keys(Bounds(lower=1.0, expected=2.0, upper=3.0))
+    {'lower': 1.0, 'expected': 2.0, 'upper': 3.0}
+    """
+    every = ((key, getattr(record, name), some) for name, key, some in _shown(type(record)))
+    return {key: value for key, value, some in every if not (some and value is None)}
+
+
 def plain(value: Any) -> Any:
     """Records, mappings, tuples and numbers of NumPy as JSON has them; whole floats stay floats.
 
@@ -78,8 +96,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        shown = ((one, getattr(value, one.name)) for one in fields(value) if not is_hidden(one))
-        return {key_of(one): plain(v) for one, v in shown if not (v is None and is_part(one))}
+        return {key: plain(one) for key, one in keys(value).items()}
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
