@@ -306,7 +306,7 @@ def _seed_value(one: Input) -> Any:
     return seed_numbers().get(chip, {}).get(path, one.value)
 
 
-def _same_kind(one: Input, value: InputValue) -> InputValue:
+def _same_kind(one: Input, value: Any) -> Any:
     """A value given in place of an input's: a number for a number, a text for a text."""
     if isinstance(one.value, bool) or not one.numeric:
         if type(value) is not type(one.value):

@@ -70,9 +70,11 @@ def key_of(one: "Field[Any]") -> str:
 
 
 @cache
-def _shown(kind: type) -> tuple[tuple[str, str, bool], ...]:
-    """Name, key and whether it is a part, of each field that documents have."""
-    return tuple((f.name, key_of(f), is_part(f)) for f in fields(kind) if not is_hidden(f))
+def _shown(kind: type) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Key and name of each field that documents have, and the keys of those that are parts."""
+    shown = [one for one in fields(kind) if not is_hidden(one)]
+    parts = tuple(key_of(one) for one in shown if is_part(one))
+    return tuple((key_of(one), one.name) for one in shown), parts
 
 
 def keys(record: Any) -> dict[str, Any]:
@@ -82,8 +84,12 @@ def keys(record: Any) -> dict[str, Any]:
     >>> keys(Bounds(lower=1.0, expected=2.0, upper=3.0))
     {'lower': 1.0, 'expected': 2.0, 'upper': 3.0}
     """
-    every = ((key, getattr(record, name), some) for name, key, some in _shown(type(record)))
-    return {key: value for key, value, some in every if not (some and value is None)}
+    names, parts = _shown(type(record))
+    found = {key: getattr(record, name) for key, name in names}
+    for key in parts:
+        if found[key] is None:
+            del found[key]
+    return found
 
 
 def plain(value: Any) -> Any:

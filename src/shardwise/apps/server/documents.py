@@ -12,10 +12,12 @@ from starlette.responses import Response
 
 from shardwise.boundary.records import Record, keys, part
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=keys)
+
 
 def written(document: object) -> bytes:
     """A document as JSON in UTF-8: records, tuples, and what JSON has."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=keys).encode()
+    return _JSON.encode(document).encode()
 
 
 def sent(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -3,7 +3,7 @@ leaves, or waits too long, does to it."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -95,29 +95,29 @@ class ChoiceWriter:
         self._last = bool(options and options.include_usage)
         self._always = bool(options and options.continuous_usage_stats)
         self._form = form
-        self._envelope = Choices(
-            id=f"{form.prefix}-{request.state.request_id}",
-            created=int(time.time()),
-            model=fields.model or state.replica.name,
-            object=form.kind_of_part if fields.stream else form.kind,
-        )
+        self._envelope: Mapping[str, Any] = {
+            "id": f"{form.prefix}-{request.state.request_id}",
+            "created": int(time.time()),
+            "model": fields.model or state.replica.name,
+            "object": form.kind_of_part if fields.stream else form.kind,
+        }
 
     def document(self, answers: Sequence[AnswerPart], usage: Counted) -> Choices:
         choices = [self._form.choice(index, piece) for index, piece in enumerate(answers)]
-        return self._with(choices, self._counted(usage))
+        return CountedChoices(**self._envelope, choices=choices, usage=self._counted(usage))
 
     def part(self, index: int, piece: AnswerPart, usage: Counted) -> Sequence[Choices]:
         choices = [self._form.part(index, piece)]
-        if self._always:
-            return [self._with(choices, self._counted(usage))]
-        return [self._with(choices) if self._last else replace(self._envelope, choices=choices)]
+        if not (self._last or self._always):
+            return [Choices(**self._envelope, choices=choices)]
+        counted = self._counted(usage) if self._always else None
+        return [CountedChoices(**self._envelope, choices=choices, usage=counted)]
 
     def last(self, error: ApiError | None, usage: Counted) -> Sequence[Choices | Refusal]:
         found = [] if error is None else [error.document()]
-        return [*found, self._with([], self._counted(usage))] if self._last else found
-
-    def _with(self, choices: Sequence[Choice], usage: Usage | None = None) -> CountedChoices:
-        return CountedChoices.of(self._envelope, choices=choices, usage=usage)
+        if not self._last:
+            return found
+        return [*found, CountedChoices(**self._envelope, usage=self._counted(usage))]
 
     def _counted(self, usage: Counted) -> Usage:
         found, thought = usage(), self._form.thought
