@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from upper import ANY, by_text, types
 
 ROOT = Path(shardwise.__file__).parent
-FOLDERS = ("commands", "apps/cli", "apps/page")
+FOLDERS = ("commands/", "apps/cli/", "apps/page/")
 MOST_IN_ALL = 50
 SUBSCRIPTS = {
     "apps/cli/calibrate.py": (1, "options.json: a row by its command"),
@@ -36,7 +36,12 @@ SUBSCRIPTS = {
     "commands/tables/schema.py": (7, "a JSON Schema"),
 }
 """Subscripts by a constant text, at most, and what they read."""
+TYPED = (*FOLDERS, "book", "apps/server", "apps/web")
+"""Folders whose functions take and return types."""
 DICTS = {
+    "apps/server/app.py": (2, "the JSON door: the document of OpenAPI, a JSON Schema"),
+    "apps/server/prompts.py": (2, "a chat's template reads mappings, and what a client adds"),
+    "book/questions.py": (1, "the JSON door: an entry of a file"),
     "commands/base/answer.py": (1, "the JSON door: an answer as a document"),
     "commands/tables/schema.py": (2, "the JSON door: a JSON Schema"),
 }
@@ -47,10 +52,10 @@ def counted() -> tuple[Counter[str], Counter[str]]:
     """Of each file the subscripts, and the functions of dicts."""
     subscripts: Counter[str] = Counter()
     dicts: Counter[str] = Counter()
-    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+    for path in (path for folder in TYPED for path in (ROOT / folder).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            subscripts[name] += by_text(node)
+            subscripts[name] += name.startswith(FOLDERS) and by_text(node)
             dicts[name] += any(map(ANY.search, types(node)))
     return subscripts, dicts
 

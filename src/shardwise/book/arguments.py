@@ -2,7 +2,7 @@
 
 A parameter's annotation says its kind: a chip, a slice, a mesh, a word of a closed set, a switch, a
 number or several. A text stands for what is not a number; a number is finite and, unless arithmetic
-alone is done with it (`SIGNED`), not negative. Every rule is called through `read_arguments`, so
+alone is done with it (`SIGNED`), not negative. Every rule is called through `read_argument`, so
 that none has to check this. A formula goes on between whole numbers, as one step of an answer may
 give it 117.6 chips; a question has whole ones of what is counted one by one (`check_whole`).
 """
@@ -43,14 +43,9 @@ COUNTED = (
 MOST_COUNTED = 10**15
 
 
-def read_arguments(parameters: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that a function takes, by name. Raises BadRequest for one of another kind, outside
-    its range, or that is not a word of its set; it names the parameter."""
-    return {name: read_argument(parameters[name], value) for name, value in given.items()}
-
-
 def read_argument(parameter: Parameter, value: Any) -> Any:
-    """One of them."""
+    """A value that a function takes. Raises BadRequest for one of another kind, outside its range,
+    or that is not a word of its set; it names the parameter."""
     if value is parameter.default or (value is None and type(None) in _kinds(parameter)):
         return value
     kinds = [kind for kind in _kinds(parameter) if kind is not type(None)]
@@ -75,7 +70,7 @@ def is_counted(parameter: Parameter) -> bool:
     return int in kinds or (Quantity in kinds and parameter.name in COUNTED)
 
 
-def check_whole(parameters: Mapping[str, Parameter], given: Mapping[str, Any]) -> None:
+def check_whole(parameters: Mapping[str, Parameter], given: Mapping[str, object]) -> None:
     """Raise BadRequest for a number of things, of a question, that is not whole."""
     for name, value in given.items():
         if name in parameters and is_counted(parameters[name]):

@@ -4,7 +4,7 @@ A figure is curves (`figures.py`, `roofline_figures.py`, `serving_figures.py`) o
 at (`simulators/`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import getdoc, signature
 from typing import Any
@@ -18,6 +18,10 @@ from shardwise.book.simulators.simulation import check_size, check_whole
 from shardwise.errors import BadRequest, check_known, shown, unknown
 
 MOST_CHIPS = 2**24
+Setting = float | str | tuple[int, ...]
+"""A number, a word, or whole numbers."""
+Settings = Mapping[str, Setting | Sequence[float]]
+"""Settings by name, as they are given: a list in place of a tuple, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class FigureEntry:
         """Whether it is a machine, step by step."""
         return signature(self.function).return_annotation is Animation
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Setting]:
         """Every setting with its value in the book."""
         own = {n: p.default for n, p in signature(self.function).parameters.items()}
         if self.base is None:
@@ -48,7 +52,7 @@ class FigureEntry:
         of_base = {f.name: getattr(self.base, f.name) for f in fields(self.base)}
         return {**of_base, **dict(list(own.items())[1:])}
 
-    def draw(self, given: Mapping[str, Any]) -> Figure | Animation:
+    def draw(self, given: Mapping[str, Setting]) -> Figure | Animation:
         """The figure with some settings changed."""
         if self.base is None:
             return self.function(**given)
@@ -87,7 +91,7 @@ def figure_ids() -> tuple[str, ...]:
     return tuple(FIGURES)
 
 
-def figure(figure_id: str, set: Mapping[str, Any] | None = None) -> Figure | Animation:
+def figure(figure_id: str, set: Settings | None = None) -> Figure | Animation:
     """One figure, with some of its settings changed: numbers, texts, lists of numbers.
 
     Raises BadRequest with the ids, or the settings, for a typo, and for a value that a setting
@@ -99,7 +103,7 @@ def figure(figure_id: str, set: Mapping[str, Any] | None = None) -> Figure | Ani
     )
 
 
-def figure_settings(figure_id: str, set: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def figure_settings(figure_id: str, set: Settings | None = None) -> dict[str, Setting]:
     """The settings of a figure with their values: those of the book, or as they were changed."""
     known = _entry(figure_id).settings()
     for name, value in (set or {}).items():
@@ -114,7 +118,7 @@ def _entry(figure_id: str) -> FigureEntry:
     return FIGURES[figure_id]
 
 
-def read_setting(name: str, value: Any, like: Any) -> Any:
+def read_setting(name: str, value: Any, like: Setting) -> Setting:
     """A value of the kind of the one in the book. Raises BadRequest for another kind."""
     if isinstance(like, tuple):
         values = value if isinstance(value, list | tuple) else [value]

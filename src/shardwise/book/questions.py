@@ -27,6 +27,12 @@ EDITIONS = ("latest", "first")
 Edition = Literal["latest", "first"]
 
 
+InputValue = float | str | Sequence[float | Sequence[float]]
+"""A number, a name, or numbers."""
+Known = Mapping[str, object]
+"""Values of inputs and steps by name: numbers, chips, slices, and what rules give."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input(Record):
     """A value of an entry with its unit; `constant` is the chip's number that it is, if one."""
@@ -164,7 +170,7 @@ def entry(entry_id: str) -> BookEntry:
 def book_answer(
     entry_id: str,
     *,
-    set: Mapping[str, Any] | None = None,
+    set: Mapping[str, InputValue] | None = None,
     edition: Edition = "latest",
     constants: str | None = None,
 ) -> BookAnswer:
@@ -182,7 +188,7 @@ def book_answer(
     which = constants or asked.constants_of(edition)
     check_known("constants", which, CONSTANTS)
     inputs = _inputs(asked, edition, which, set or {})
-    known: dict[str, Any] = {
+    known: dict[str, object] = {
         name: _read(value, which if constants else _own(asked, which))
         for name, value in inputs.items()
     }
@@ -277,7 +283,7 @@ def _own(asked: BookEntry, which: str) -> str:
 
 
 def _inputs(
-    asked: BookEntry, edition: str, constants: str, given: Mapping[str, Any]
+    asked: BookEntry, edition: str, constants: str, given: Mapping[str, InputValue]
 ) -> dict[str, Input]:
     for name in given:
         if name not in asked.inputs:
@@ -328,7 +334,7 @@ def _read(one: Input, constants: str) -> Any:
     return one.value
 
 
-def _resolved(value: Any, known: Mapping[str, Any]) -> Any:
+def _resolved(value: Any, known: Known) -> Any:
     if isinstance(value, str) and value.startswith("$"):
         name, *parts = value[1:].split(".")
         found = known[name]
@@ -367,7 +373,7 @@ def _snippet(found: BookAnswer) -> list[str]:
     lines = ["from shardwise.book import book_chip, book_slice, rule", ""]
     for one in found.inputs.values():
         lines.append(f"{one.name} = {_literal(one, found)}")
-    known: dict[str, Any] = {
+    known: dict[str, object] = {
         name: _read(one, _own(found.entry, found.constants)) for name, one in found.inputs.items()
     }
     for worked in found.steps:
@@ -386,7 +392,7 @@ def _literal(one: Input, found: BookAnswer) -> str:
     return f"{reader}({one.value!r}, {which!r})"
 
 
-def _written(value: Any, known: Mapping[str, Any]) -> str:
+def _written(value: Any, known: Known) -> str:
     """An argument as Python: a reference becomes the field, key or place that it names."""
     if isinstance(value, str) and value.startswith("$"):
         name, *parts = value[1:].split(".")

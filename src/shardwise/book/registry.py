@@ -5,7 +5,7 @@ degrees by axis, element sizes as dtypes; numbers may be lists. `data/rules/rule
 for each; `shardwise.book` exports the functions themselves, which take the values of the library.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, is_dataclass
 from importlib import import_module
 from inspect import Parameter, getdoc, signature
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.book.arguments import read_arguments
+from shardwise.book.arguments import read_argument
 from shardwise.boundary import read_table
 from shardwise.errors import BadRequest, check_known, shown, unknown
 
@@ -51,20 +51,22 @@ class ClosedForm:
         """Its answer for plain values. Raises BadRequest for an argument that it does not take,
         for one that is missing, and for a value that it refuses."""
         self._check(given)
+        parameters = self.parameters
         try:
             with np.errstate(all="ignore"):
-                found = self.function(**read_arguments(self.parameters, given))
+                read = {name: read_argument(parameters[name], v) for name, v in given.items()}
+                found = self.function(**read)
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise self._unanswered(given, str(error)) from None
         if _undefined(found):
             raise self._unanswered(given, "it divides nothing by nothing, or has no solution")
         return found
 
-    def _unanswered(self, given: Mapping[str, Any], why: str) -> BadRequest:
+    def _unanswered(self, given: Mapping[str, object], why: str) -> BadRequest:
         values = ", ".join(f"{n}={shown(v)}" for n, v in given.items())
         return BadRequest(f"{self.name} has no answer for {values}: {why}")
 
-    def _check(self, given: Mapping[str, Any]) -> None:
+    def _check(self, given: Collection[str]) -> None:
         for name in given:
             if name not in self.parameters:
                 raise unknown(f"argument of {self.name}", name, self.parameters)

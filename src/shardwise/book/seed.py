@@ -1,8 +1,8 @@
 """The book's chips, with the constants of its latest tables, its first edition's, or vendors'."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from shardwise.boundary import read_json
 from shardwise.errors import check_known
@@ -14,7 +14,7 @@ _SEED = Path(__file__).parent / "data" / "constants" / "seed.json"
 
 
 @cache
-def seed_numbers() -> dict[str, dict[str, Any]]:
+def seed_numbers() -> Mapping[str, Mapping[str, float]]:
     """Numbers of the first edition that the latest changed, by chip and path."""
     return read_json(_SEED, "the first edition's constants")
 

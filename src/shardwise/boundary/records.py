@@ -9,6 +9,7 @@ end of a name, which Python's own words need, is no part of its key.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
 _PART, _HIDDEN = "part", "hidden"
@@ -68,6 +69,29 @@ def key_of(one: "Field[Any]") -> str:
     return one.name.removesuffix("_")
 
 
+@cache
+def _shown(kind: type) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Key and name of each field that documents have, and the keys of those that are parts."""
+    shown = [one for one in fields(kind) if not is_hidden(one)]
+    parts = tuple(key_of(one) for one in shown if is_part(one))
+    return tuple((key_of(one), one.name) for one in shown), parts
+
+
+def keys(record: Any) -> dict[str, Any]:
+    """What a document has of a record, by key; the values as they are.
+
+    >>> from shardwise.roofline.bounds import Bounds
+    >>> keys(Bounds(lower=1.0, expected=2.0, upper=3.0))
+    {'lower': 1.0, 'expected': 2.0, 'upper': 3.0}
+    """
+    names, parts = _shown(type(record))
+    found = {key: getattr(record, name) for key, name in names}
+    for key in parts:
+        if found[key] is None:
+            del found[key]
+    return found
+
+
 def plain(value: Any) -> Any:
     """Records, mappings, tuples and numbers of NumPy as JSON has them; whole floats stay floats.
 
@@ -78,8 +102,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        shown = ((one, getattr(value, one.name)) for one in fields(value) if not is_hidden(one))
-        return {key_of(one): plain(v) for one, v in shown if not (v is None and is_part(one))}
+        return {key: plain(one) for key, one in keys(value).items()}
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

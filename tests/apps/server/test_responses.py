@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import openai
 import pytest
@@ -10,8 +11,10 @@ from tests.apps.server.test_tools import LOOK, WRITTEN
 
 from shardwise.apps.server.answers import AnswerPart
 from shardwise.apps.server.chat import ChatForm
+from shardwise.apps.server.documents import CachedTokens, ResponseDocument, Usage
 from shardwise.apps.server.responses import ResponseWriter
 from shardwise.apps.server.run import running
+from shardwise.boundary.records import plain
 from shardwise.runtime.text.reasoning import REASONING_FORMATS, AnswerReader, ThoughtReader
 from shardwise.runtime.text.tool_calls import CallReader
 from shardwise.runtime.text.tool_formats import TOOL_FORMATS
@@ -106,15 +109,17 @@ def test_text_and_calls_are_items_of_one_answer():
     calls = CallReader(TOOL_FORMATS["hermes"], tools)
     thoughts = ThoughtReader(REASONING_FORMATS["qwen3"], True)
     form = ChatForm(str, None, None, lambda: AnswerReader(thoughts, calls))
-    said = {"id": "resp_1", "output": [], "status": "in_progress"}
+    asked: dict[str, Any] = {"metadata": {}, "reasoning": {}, "text": {}, "model": "fox"}
+    said = ResponseDocument(id="resp_1", created_at=0, **asked)
     writer, events = ResponseWriter(form, said), []
-    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    usage["prompt_tokens_details"] = {"cached_tokens": 0}
+    cached = CachedTokens(cached_tokens=0)
+    counts = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    usage = Usage(**counts, prompt_tokens_details=cached)
     answer = "a fox\n</think>\n" + WRITTEN["hermes"]
     pieces = [AnswerPart(text=letter, offsets=[i]) for i, letter in enumerate(answer)]
     for piece in [*pieces, AnswerPart(text="", finish="stop")]:
         events += writer.part(0, piece, lambda: usage)
-    events += writer.last(None, lambda: usage)
+    events = plain([*events, *writer.last(None, lambda: usage)])
     items = events[-1]["response"]["output"]
     kinds = ["reasoning", "message", "function_call", "function_call"]
     assert [item["type"] for item in items] == kinds

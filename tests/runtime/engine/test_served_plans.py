@@ -114,8 +114,8 @@ def test_a_plan_is_served_with_its_times_beside_those_measured(checkpoint, tmp_p
         asked = Request(f"{url}/v1/completions", json.dumps(body).encode(), HEADERS)
         with urlopen(asked) as answer:
             assert json.load(answer)["usage"]["completion_tokens"] == 5
-        (step, *_) = [e for e in state.trace.events(9)["traceEvents"] if e["ph"] == "X"]
-        assert step["args"]["predicted_seconds"] > 0
+        (step, *_) = [e for e in state.trace.events(9) if e.ph == "X"]
+        assert step.args["predicted_seconds"] > 0
         found = state.metrics.text().decode()
         with urlopen(f"{url}/debug/state") as answer:
             assert serves.items() <= json.load(answer)["server"]["serves"].items()

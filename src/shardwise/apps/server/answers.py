@@ -4,15 +4,17 @@ The form that a request wants its answers to have, from OpenAI's and vLLM's fiel
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.apps.server.documents import CachedTokens, Usage
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.prompts import check_tokens, refused, tokens_of
 from shardwise.apps.server.state import ServerState
+from shardwise.boundary.records import Record, plain
 from shardwise.commands.run.serving import (
     AnswerText,
     Asked,
@@ -27,14 +29,32 @@ from shardwise.commands.run.serving import (
 from shardwise.errors import BadRequest, ShardwiseError, WrongField
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedFunction(Record):
+    """A tool by its name; `parameters` is a JSON Schema."""
+
+    name: str
+    parameters: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedCalls(Record):
+    """The tools that an answer must call one of, or several; as a document what `tool_grammar`
+    takes. `format` names how the model writes calls."""
+
+    format: str
+    functions: Sequence[AskedFunction]
+    parallel: bool
+
+
 async def form_of(
-    fields: GenerationFields, text: ModelText, calls: Any = None
+    fields: GenerationFields, text: ModelText, calls: AskedCalls | None = None
 ) -> Constraint | None:
-    """What may come next of an answer; None where it is free. `calls` are the tools that it must
-    call, as `tool_grammar` takes them. Raises ApiError, also for a form that takes too much."""
+    """What may come next of an answer; None where it is free. Raises ApiError, also for a form that
+    takes too much."""
     if calls is not None:
         with refused("tools"):
-            return await text.forms.constraint("tools", calls)
+            return await text.forms.constraint("tools", plain(calls))
     param = "structured_outputs" if fields.structured_outputs else "response_format"
     asked = [*_format(fields), *_structured(fields)]
     if len(asked) > 1:
@@ -129,10 +149,9 @@ async def sampling_of(
     most: int,
     logprobs: int | None,
     echo: bool = False,
-    calls: Any = None,
+    calls: AskedCalls | None = None,
 ) -> Sampling:
-    """How tokens are chosen: as asked, else as the model's makers recommend; `calls` as `form_of`
-    takes them. Raises ApiError."""
+    """How tokens are chosen: as asked, else as the model's makers recommend. Raises ApiError."""
     default = {
         "temperature": 1.0,
         "top_p": 1.0,
@@ -358,7 +377,7 @@ class Answering:
                 answers[index].join(piece)
         return answers
 
-    def usage(self, given: int | None = None) -> dict[str, Any]:
+    def usage(self, given: int | None = None) -> Usage:
         """Tokens so far, as OpenAI counts them: a prompt once. Those that the client was `given`,
         else all that came."""
         prompt = sum(map(len, self._wish.prompts))
@@ -366,12 +385,12 @@ class Answering:
         output = 0 if self._wish.silent else output
         parents = [asked.answers[0].generation for asked in self._asked]
         cached = sum(generation.cached_tokens for generation in parents if generation is not None)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": output,
-            "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=output,
+            total_tokens=prompt + output,
+            prompt_tokens_details=CachedTokens(cached_tokens=cached),
+        )
 
 
 async def timed(pieces: AsyncIterator[Any], seconds: float) -> AsyncGenerator[Any, None]:

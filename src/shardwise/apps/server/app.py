@@ -12,12 +12,19 @@ from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from shardwise.apps.server.body import fields_of
 from shardwise.apps.server.chat import chat
 from shardwise.apps.server.completions import complete
+from shardwise.apps.server.documents import (
+    EngineState,
+    PageCounts,
+    ProgramCounts,
+    RequestCounts,
+    sent,
+)
 from shardwise.apps.server.embeddings import embeddings
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import BODIES, ApiModel, DetokenizeFields, TokenizeFields
@@ -27,6 +34,7 @@ from shardwise.apps.server.responses import respond
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.apps.web.connection import REFUSAL_SECONDS
+from shardwise.boundary.records import keys
 from shardwise.commands.run.serving import Engine
 from shardwise.errors import ShardwiseError
 
@@ -163,16 +171,14 @@ async def _refused(request: Request, error: Exception) -> Response:
     request.state.refusal = str(error)[:300]  # for the log
     if error.status in MISTAKES:
         await asyncio.sleep(state.pace.spent(error.seconds + REFUSAL_SECONDS))
-    return JSONResponse(error.document(), error.status, error.headers)
+    return error.response()
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     said = f"{request.method} {path}: {error.detail}; /openapi.json lists what is there"
-    return JSONResponse(
-        ApiError(error.status_code, said).document(), error.status_code, error.headers
-    )
+    return ApiError(error.status_code, said, headers=error.headers).response()
 
 
 async def _left(_: Request, __: Exception) -> Response:
@@ -197,10 +203,10 @@ async def models(request: Request) -> Response:
     ]
     name = request.path_params.get("name")
     if name is None:
-        return JSONResponse({"object": "list", "data": cards})
+        return sent({"object": "list", "data": cards})
     if name not in names:
         raise _no_model(state, name)
-    return JSONResponse(cards[names.index(name)])
+    return sent(cards[names.index(name)])
 
 
 async def tokenize(state: ServerState, _: Request, fields: TokenizeFields) -> Response:
@@ -214,9 +220,7 @@ async def tokenize(state: ServerState, _: Request, fields: TokenizeFields) -> Re
         generation, more = fields.add_generation_prompt is not False, fields.chat_template_kwargs
         work = chat_prompt(state, fields.messages or (), fields.tools, generation, more or {})
     tokens = await work
-    return JSONResponse(
-        {"tokens": tokens, "count": len(tokens), "max_model_len": state.thread.most_tokens}
-    )
+    return sent({"tokens": tokens, "count": len(tokens), "max_model_len": state.thread.most_tokens})
 
 
 async def _tokens(state: ServerState, prompt: str, special: bool) -> list[int]:
@@ -237,7 +241,7 @@ async def detokenize(state: ServerState, _: Request, fields: DetokenizeFields) -
     if fields.tokens:
         check_tokens(state, fields.tokens, "tokens")
     with refused("tokens"):
-        return JSONResponse({"prompt": await state.replica.text.jobs.decode(fields.tokens)})
+        return sent({"prompt": await state.replica.text.jobs.decode(fields.tokens)})
 
 
 async def health(request: Request) -> Response:
@@ -256,7 +260,7 @@ async def metrics(request: Request) -> Response:
 
 async def described(_: Request) -> Response:
     """The API."""
-    return JSONResponse(openapi(version("shardwise")))
+    return sent(openapi(version("shardwise")))
 
 
 async def debug_state(request: Request) -> Response:
@@ -269,38 +273,38 @@ async def debug_state(request: Request) -> Response:
         found = _engine_state(state.replica.engine)
     except ShardwiseError as error:
         raise ApiError(503, str(error)) from None
-    found["step_seconds"] = thread.step_seconds
     server = {"active": state.active, "answers": state.waiting, "draining": state.draining}
     server["serves"] = {"model": state.replica.name, **state.replica.serves}
-    return JSONResponse({**found, "server": server, "last_10_s": state.trace.summary(10)})
+    last = {"server": server, "last_10_s": state.trace.summary(10)}
+    return sent({**keys(found), "step_seconds": thread.step_seconds, **last})
 
 
-def _engine_state(engine: Engine) -> dict[str, Any]:
+def _engine_state(engine: Engine) -> EngineState:
     schedulers = [pool.scheduler for pool in engine.pools]
     config = engine.config
-    return {
-        "pages": {
-            "all": engine.pages,
-            "size": config.page_size,
-            "free": sum(scheduler.pool.free for scheduler in schedulers),
-            "prefix_tree": sum(scheduler.tree.device for scheduler in schedulers),
-            "available": engine.available,
-        },
-        "requests": {
-            "running": engine.outstanding - engine.queued,
-            "waiting": engine.queued,
-            "prompt_tokens_to_compute": sum(scheduler.backlog for scheduler in schedulers),
-        },
-        "programs": {
-            "compiled": sum(replica.executor.programs for replica in engine.replicas),
-            "most": sum(replica.executor.most_programs for replica in engine.replicas),
-        },
-        "replicas": len(engine.replicas),
-        "pools": len(schedulers),
-        "batch": config.batch,
-        "budget": config.budget,
-        "policy": config.policy,
-    }
+    return EngineState(
+        pages=PageCounts(
+            all=engine.pages,
+            size=config.page_size,
+            free=sum(scheduler.pool.free for scheduler in schedulers),
+            prefix_tree=sum(scheduler.tree.device for scheduler in schedulers),
+            available=engine.available,
+        ),
+        requests=RequestCounts(
+            running=engine.outstanding - engine.queued,
+            waiting=engine.queued,
+            prompt_tokens_to_compute=sum(scheduler.backlog for scheduler in schedulers),
+        ),
+        programs=ProgramCounts(
+            compiled=sum(replica.executor.programs for replica in engine.replicas),
+            most=sum(replica.executor.most_programs for replica in engine.replicas),
+        ),
+        replicas=len(engine.replicas),
+        pools=len(schedulers),
+        batch=config.batch,
+        budget=config.budget,
+        policy=config.policy,
+    )
 
 
 async def debug_trace(request: Request) -> Response:
@@ -308,4 +312,5 @@ async def debug_trace(request: Request) -> Response:
     said = request.query_params.get("steps", "1000")
     if not (said.isascii() and said.isdigit() and 0 < len(said) < 7 and int(said)):
         raise bad("steps", "steps must be a whole number of at least 1")
-    return JSONResponse(_state(request).trace.events(int(said)))
+    events = _state(request).trace.events(int(said))
+    return sent({"traceEvents": events, "displayTimeUnit": "ms"})

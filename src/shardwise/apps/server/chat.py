@@ -1,12 +1,20 @@
 """POST /v1/chat/completions: a chat, as its template writes it, goes on."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
+from shardwise.apps.server.documents import (
+    ChatChoice,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    ChatPart,
+    ThoughtMessage,
+)
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import ChatFields
 from shardwise.apps.server.prompts import chat_prompt, check_room, check_tokens
@@ -22,9 +30,6 @@ from shardwise.apps.server.tools import (
     reader_of,
 )
 from shardwise.commands.run.serving import AnswerReader, ModelText
-
-REASONING = ("reasoning_content", "reasoning")
-"""The name that DeepSeek's API gave it, and the one that vLLM has for it now."""
 
 
 class ChatForm:
@@ -51,41 +56,55 @@ class ChatForm:
         known = [count for count in counts if count is not None]
         return sum(known) if known else None
 
-    def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
+    def choice(self, index: int, piece: AnswerPart) -> ChatChoice:
         """A whole message."""
         reader = self._readers[index] = self._reader() if self._reader else None
         said = read_part(reader, piece)
-        calls = [call_part(part) for part in said.calls]
-        for call in calls:
-            del call["index"]
+        calls = [replace(call_part(part), index=None) for part in said.calls] or None
         content = said.text or (None if calls or said.reasoning else "")
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        message["tool_calls"] = calls or None
+        message = ChatMessage(content=content, tool_calls=calls)
         if reader is not None and reader.thinks:
-            message |= dict.fromkeys(REASONING, said.reasoning or None)
-        return {"index": index, "message": message, **self._rest(piece, bool(calls))}
+            thought = said.reasoning or None
+            message = ThoughtMessage.of(message, reasoning_content=thought, reasoning=thought)
+        return ChatChoice(
+            index=index,
+            message=message,
+            logprobs=self._report(piece),
+            finish_reason=_ended(piece, bool(calls)),
+            stop_reason=piece.stop_reason,
+        )
 
-    def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
+    def part(self, index: int, piece: AnswerPart) -> ChatPart:
         """What a message has more; its first part says whose it is."""
-        role = {} if index in self._readers else {"role": "assistant"}
-        if role:
+        first = index not in self._readers
+        if first:
             self._readers[index] = self._reader() if self._reader else None
         reader = self._readers[index]
         said = read_part(reader, piece)
-        calls = {"tool_calls": list(map(call_part, said.calls))} if said.calls else {}
-        delta: dict[str, Any] = {**role, "content": said.text, **calls}
-        if said.reasoning:
-            delta |= dict.fromkeys(REASONING, said.reasoning)
-            delta["content"] = said.text or None
-        called = reader is not None and reader.count > 0
-        return {"index": index, "delta": delta, **self._rest(piece, called)}
+        thought = said.reasoning or None
+        delta = ChatDelta(
+            role="assistant" if first else None,
+            content=said.text or None if thought else said.text,
+            tool_calls=[call_part(part) for part in said.calls] or None,
+            reasoning_content=thought,
+            reasoning=thought,
+        )
+        return ChatPart(
+            index=index,
+            delta=delta,
+            logprobs=self._report(piece),
+            finish_reason=_ended(piece, reader is not None and reader.count > 0),
+            stop_reason=piece.stop_reason,
+        )
 
-    def _rest(self, piece: AnswerPart, called: bool) -> dict[str, Any]:
-        report = None
-        if self._logprobs is not None:
-            report = chat_logprobs(self._name, self._text, piece, self._logprobs)
-        ended = "tool_calls" if called and piece.finish == "stop" else piece.finish
-        return {"logprobs": report, "finish_reason": ended, "stop_reason": piece.stop_reason}
+    def _report(self, piece: AnswerPart) -> ChatLogprobs | None:
+        if self._logprobs is None:
+            return None
+        return chat_logprobs(self._name, self._text, piece, self._logprobs)
+
+
+def _ended(piece: AnswerPart, called: bool) -> str | None:
+    return "tool_calls" if called and piece.finish == "stop" else piece.finish
 
 
 async def chat(state: ServerState, request: Request, fields: ChatFields) -> Response:

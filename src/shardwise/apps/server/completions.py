@@ -1,11 +1,10 @@
 """POST /v1/completions: text or tokens go on."""
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
+from shardwise.apps.server.documents import CompletionChoice
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import CompletionFields
 from shardwise.apps.server.prompts import check_room, prompts_of
@@ -26,18 +25,18 @@ class CompletionForm:
     def __init__(self, name: Spelling, logprobs: int | None) -> None:
         self._name, self._logprobs = name, logprobs
 
-    def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
+    def part(self, index: int, piece: AnswerPart) -> CompletionChoice:
         """A choice; its text goes on where the last one ended."""
         report = None
         if self._logprobs is not None:
             report = completion_logprobs(self._name, piece, self._logprobs)
-        return {
-            "index": index,
-            "text": piece.text,
-            "logprobs": report,
-            "finish_reason": piece.finish,
-            "stop_reason": piece.stop_reason,
-        }
+        return CompletionChoice(
+            index=index,
+            text=piece.text,
+            logprobs=report,
+            finish_reason=piece.finish,
+            stop_reason=piece.stop_reason,
+        )
 
     choice = part
 

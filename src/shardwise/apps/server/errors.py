@@ -6,7 +6,9 @@ from functools import partial
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
 
+from shardwise.apps.server.documents import Refusal, RefusalReason, sent
 from shardwise.boundary.typed import must_be
 from shardwise.errors import shown
 
@@ -33,20 +35,19 @@ class ApiError(Exception):
         self.seconds = 0.0
         """What it took to find out."""
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Refusal:
         """The body of the answer."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        return {
-            "error": {
-                "message": self.message,
-                "type": KINDS.get(self.status, kind),
-                "param": self.param,
-                "code": self.status,
-            }
-        }
+        kind = KINDS.get(self.status, kind)
+        reason = RefusalReason(message=self.message, type=kind, param=self.param, code=self.status)
+        return Refusal(error=reason)
+
+    def response(self) -> Response:
+        """The answer."""
+        return sent(self.document(), self.status, self.headers)
 
 
-def refusal_document(status: int, message: str) -> dict[str, Any]:
+def refusal_document(status: int, message: str) -> Refusal:
     """The body of a refusal that no field is about."""
     return ApiError(status, message).document()
 

@@ -9,12 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardwise.apps.server.errors import ApiError
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError
+from shardwise.boundary.records import keys
 
 OPEN = ("/health", "/metrics")
 """Paths without a key: what orchestrators and Prometheus read."""
@@ -56,16 +56,14 @@ class Gate:
             if refusal is None:
                 await self._app(scope, receive, noted)
             else:
-                answer = JSONResponse(refusal.document(), refusal.status, refusal.headers)
-                await answer(scope, receive, noted)
+                await refusal.response()(scope, receive, noted)
         except ClientGoneError:
             status = 499
         except Exception:
             log.exception("mistake", extra={"fields": {"request_id": request_id}})
             if not status:
                 said = f"internal error of the server; see {request_id} in its log"
-                answer = JSONResponse(ApiError(500, said).document(), 500)
-                await answer(scope, receive, noted)
+                await ApiError(500, said).response()(scope, receive, noted)
         finally:
             self.state.active -= 1
             if scope["state"].get("left"):
@@ -116,8 +114,8 @@ class Gate:
         if ignored := told.get("ignored"):
             line["ignored"] = ignored
         if usage := told.get("usage"):
-            line |= {k: v for k, v in usage.items() if isinstance(v, int)}
-            line["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
+            line |= {k: v for k, v in keys(usage).items() if isinstance(v, int)}
+            line["cached_tokens"] = usage.prompt_tokens_details.cached_tokens
         log.info("request", extra={"fields": line})
 
 

@@ -1,7 +1,6 @@
 """Metrics under vLLM's names, so that its dashboards and autoscalers read this server."""
 
 from collections.abc import Callable
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
@@ -14,6 +13,8 @@ BETWEEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.
 BETWEEN += (0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 TOKENS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 STEP_TOKENS = tuple(2**i for i in range(15))
+NAMES = ("model_name", "engine")
+"""Labels of every metric of the engine."""
 
 COUNTERS = {
     "num_preemptions": "Preemptions.",
@@ -56,54 +57,56 @@ class ServerMetrics:
         engine: Engine,
         predicted: Callable[[StepRecord], float | None] = lambda _: None,
     ) -> None:
-        self.registry = CollectorRegistry()
+        registry = self.registry = CollectorRegistry()
         self._engine, self._predicted = engine, predicted
-        names = {"labelnames": ("model_name", "engine"), "registry": self.registry}
         labels = (model, "0")
         self.counters = {
-            name: Counter(f"vllm:{name}", said, **names).labels(*labels)
+            name: Counter(f"vllm:{name}", said, NAMES, registry=registry).labels(*labels)
             for name, said in COUNTERS.items()
         }
         self._seconds = {
-            name: Counter(f"shardwise:{name}", said, **names).labels(*labels)
+            name: Counter(f"shardwise:{name}", said, NAMES, registry=registry).labels(*labels)
             for name, said in STEP_SECONDS.items()
         }
         self.histograms = {
-            name: Histogram(f"vllm:{name}", said, buckets=buckets, **names).labels(*labels)
+            name: Histogram(f"vllm:{name}", said, NAMES, registry=registry, buckets=buckets).labels(
+                *labels
+            )
             for name, (said, buckets) in HISTOGRAMS.items()
         }
         ended = Counter(
             "vllm:request_success",
             "Answers by finish reason.",
-            ("model_name", "engine", "finished_reason"),
-            registry=self.registry,
+            (*NAMES, "finished_reason"),
+            registry=registry,
         )
         self._ended = {reason: ended.labels(*labels, reason) for reason in REASONS}
         self._answers = Counter(
             "http_requests",
             "HTTP requests by path and status; 499: the client disconnected.",
             ("handler", "status"),
-            registry=self.registry,
+            registry=registry,
         )
-        self._gauges(names, labels)
+        self._gauges(labels)
 
-    def _gauges(self, names: dict[str, Any], labels: tuple[str, str]) -> None:
-        engine = self._engine
+    def _gauges(self, labels: tuple[str, str]) -> None:
+        engine, registry = self._engine, self.registry
         read = {
             "num_requests_running": lambda: engine.outstanding - engine.queued,
             "num_requests_waiting": lambda: engine.queued,
             "kv_cache_usage_perc": lambda: 1 - engine.available / engine.pages,
         }
         for name, value in read.items():
-            Gauge(f"vllm:{name}", "Now.", **names).labels(*labels).set_function(value)
-        compiled = Gauge("shardwise:compiled_programs", "Step programs compiled so far.", **names)
+            gauge = Gauge(f"vllm:{name}", "Now.", NAMES, registry=registry)
+            gauge.labels(*labels).set_function(value)
+        said = "Step programs compiled so far."
+        compiled = Gauge("shardwise:compiled_programs", said, NAMES, registry=registry)
         executors = [replica.executor for replica in engine.replicas]
         compiled.labels(*labels).set_function(lambda: sum(e.programs for e in executors))
         sizes = {"block_size": str(engine.config.page_size), "num_gpu_blocks": str(engine.pages)}
-        names = {**names, "labelnames": (*names["labelnames"], *sizes)}
-        Gauge("vllm:cache_config_info", "The cache.", **names).labels(*labels, *sizes.values()).set(
-            1
-        )
+        names = (*NAMES, *sizes)
+        cache = Gauge("vllm:cache_config_info", "The cache.", names, registry=registry)
+        cache.labels(*labels, *sizes.values()).set(1)
 
     def stepped(self, record: StepRecord) -> None:
         """One step more; called on the engine's thread."""

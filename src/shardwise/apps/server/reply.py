@@ -2,31 +2,44 @@
 leaves, or waits too long, does to it."""
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.server.answers import Answering, AnswerPart, Wish, timed
+from shardwise.apps.server.documents import (
+    Choice,
+    Choices,
+    CountedChoices,
+    Event,
+    Refusal,
+    ResponseDocument,
+    ThoughtTokens,
+    Usage,
+    written,
+)
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields, SamplingFields
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
+from shardwise.boundary.records import Record, keys
 from shardwise.commands.run.serving import FormError, StoppedError
 from shardwise.errors import ShardwiseError
 
 AT_ONCE = 512
 """Tokens of which a report is written without a pause: some milliseconds with 20 logprobs each."""
 
-
-Usage = Callable[[], dict[str, Any]]
+Counted = Callable[[], Usage]
 """Tokens so far, as chats count them."""
+Piece = Choices | Event | Refusal
+"""What a stream has an event for."""
 
 
 class Form(Protocol):
@@ -42,11 +55,11 @@ class Form(Protocol):
         """Tokens of reasoning so far; None where none is read."""
         ...
 
-    def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
+    def choice(self, index: int, piece: AnswerPart) -> Choice:
         """A whole answer."""
         ...
 
-    def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
+    def part(self, index: int, piece: AnswerPart) -> Choice:
         """A piece of a streamed answer."""
         ...
 
@@ -57,15 +70,15 @@ class AnswerWriter(Protocol):
     end: bytes
     """What a stream ends with."""
 
-    def document(self, answers: Sequence[AnswerPart], usage: Usage) -> dict[str, Any]:
+    def document(self, answers: Sequence[AnswerPart], usage: Counted) -> Choices | ResponseDocument:
         """All of it."""
         ...
 
-    def part(self, index: int, piece: AnswerPart, usage: Usage) -> list[dict[str, Any]]:
+    def part(self, index: int, piece: AnswerPart, usage: Counted) -> Sequence[Piece]:
         """The events of a piece; `usage` is what was given so far."""
         ...
 
-    def last(self, error: ApiError | None, usage: Usage) -> list[dict[str, Any]]:
+    def last(self, error: ApiError | None, usage: Counted) -> Sequence[Piece]:
         """The events at the end, which an error brought about or none."""
         ...
 
@@ -82,33 +95,35 @@ class ChoiceWriter:
         self._last = bool(options and options.include_usage)
         self._always = bool(options and options.continuous_usage_stats)
         self._form = form
-        self._envelope = {
+        self._envelope: Mapping[str, Any] = {
             "id": f"{form.prefix}-{request.state.request_id}",
             "created": int(time.time()),
             "model": fields.model or state.replica.name,
             "object": form.kind_of_part if fields.stream else form.kind,
         }
 
-    def document(self, answers: Sequence[AnswerPart], usage: Usage) -> dict[str, Any]:
+    def document(self, answers: Sequence[AnswerPart], usage: Counted) -> Choices:
         choices = [self._form.choice(index, piece) for index, piece in enumerate(answers)]
-        return {**self._envelope, "choices": choices, "usage": self._counted(usage)}
+        return CountedChoices(**self._envelope, choices=choices, usage=self._counted(usage))
 
-    def part(self, index: int, piece: AnswerPart, usage: Usage) -> list[dict[str, Any]]:
-        choice = self._form.part(index, piece)
-        more: dict[str, Any] = {"usage": None} if self._last else {}
-        more = {"usage": self._counted(usage)} if self._always else more
-        return [{**self._envelope, "choices": [choice], **more}]
+    def part(self, index: int, piece: AnswerPart, usage: Counted) -> Sequence[Choices]:
+        choices = [self._form.part(index, piece)]
+        if not (self._last or self._always):
+            return [Choices(**self._envelope, choices=choices)]
+        counted = self._counted(usage) if self._always else None
+        return [CountedChoices(**self._envelope, choices=choices, usage=counted)]
 
-    def last(self, error: ApiError | None, usage: Usage) -> list[dict[str, Any]]:
+    def last(self, error: ApiError | None, usage: Counted) -> Sequence[Choices | Refusal]:
         found = [] if error is None else [error.document()]
-        counted = {**self._envelope, "choices": [], "usage": self._counted(usage)}
-        return [*found, counted] if self._last else found
+        if not self._last:
+            return found
+        return [*found, CountedChoices(**self._envelope, usage=self._counted(usage))]
 
-    def _counted(self, usage: Usage) -> dict[str, Any]:
+    def _counted(self, usage: Counted) -> Usage:
         found, thought = usage(), self._form.thought
-        if thought is not None:
-            found["completion_tokens_details"] = {"reasoning_tokens": thought}
-        return found
+        if thought is None:
+            return found
+        return replace(found, completion_tokens_details=ThoughtTokens(reasoning_tokens=thought))
 
 
 async def reply(
@@ -193,8 +208,7 @@ class EventStream(Response):
         async with aclosing(self._events()) as events:
             first = await anext(events)
             if (error := self._error) is not None:
-                failed = JSONResponse(error.document(), error.status, error.headers)
-                return await failed(scope, receive, send)
+                return await error.response()(scope, receive, send)
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             await send({"type": "http.response.body", "body": first, "more_body": True})
@@ -219,7 +233,7 @@ class EventStream(Response):
         except ShardwiseError as error:
             self._error = _failed(error)
         self._answering.close()  # before the client hears that it is over, and asks again
-        yield _framed(writer.last(self._error, usage), _json) + writer.end
+        yield _framed(writer.last(self._error, usage), written) + writer.end
 
 
 Json = Callable[[Any], bytes]
@@ -229,11 +243,11 @@ def _plain(document: Any, json: Json) -> bytes:
     return json(document)
 
 
-def _framed(events: Sequence[dict[str, Any]], json: Json) -> bytes:
+def _framed(events: Sequence[Piece], json: Json) -> bytes:
     """Events as a stream has them, with their names where they have a type of their own."""
     found = b""
     for event in events:
-        name = f"event: {event['type']}\n".encode() if "type" in event else b""
+        name = f"event: {event.type}\n".encode() if isinstance(event, Event) else b""
         found += name + b"data: " + json(event) + b"\n\n"
     return found
 
@@ -243,32 +257,30 @@ async def _written(
 ) -> bytes:
     """What is made of so many tokens; much is made beside the loop, in parts."""
     if tokens <= AT_ONCE:
-        return form(make(), _json)
+        return form(make(), written)
     return await asyncio.to_thread(lambda: form(make(), lambda value: b"".join(_parts(value))))
 
 
 def _parts(value: Any) -> Iterator[bytes]:
     """A document piece by piece: one whole would keep other threads waiting."""
+    if isinstance(value, Record):
+        value = keys(value)
     if isinstance(value, dict):
         yield b"{"
         for number, (name, one) in enumerate(value.items()):
-            yield b"," * bool(number) + _json(str(name)) + b":"
+            yield b"," * bool(number) + written(str(name)) + b":"
             yield from _parts(one)
         yield b"}"
     elif isinstance(value, list) and len(value) > AT_ONCE:
         yield b"["
         for start in range(0, len(value), AT_ONCE):
-            yield b"," * bool(start) + _json(value[start : start + AT_ONCE])[1:-1]
+            yield b"," * bool(start) + written(value[start : start + AT_ONCE])[1:-1]
         yield b"]"
-    elif isinstance(value, list) and any(isinstance(one, dict) for one in value):
+    elif isinstance(value, list) and any(isinstance(one, dict | Record) for one in value):
         yield b"["
         for number, one in enumerate(value):
             yield b"," * bool(number)
             yield from _parts(one)
         yield b"]"
     else:
-        yield _json(value)
-
-
-def _json(document: Any) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+        yield written(value)

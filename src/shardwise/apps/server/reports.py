@@ -1,9 +1,9 @@
 """Logprobs in the two forms that OpenAI's API has for them."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from shardwise.apps.server.answers import AnswerPart
+from shardwise.apps.server.documents import ChatLogprobs, CompletionLogprobs, SpeltToken
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.commands.run.serving import ModelText, TokenLogprobs
 
@@ -25,15 +25,15 @@ def spelling_of(fields: GenerationFields, text: ModelText) -> Spelling:
     return by_number if fields.return_tokens_as_token_ids else text.token_text
 
 
-def completion_logprobs(name: Spelling, piece: AnswerPart, count: int) -> dict[str, Any]:
+def completion_logprobs(name: Spelling, piece: AnswerPart, count: int) -> CompletionLogprobs:
     """Lists side by side. The chosen token is among the likeliest, whether it is one or not."""
     known = piece.logprobs
-    return {
-        "tokens": [name(token) for token in piece.tokens],
-        "token_logprobs": [None if one is None else _number(one.logprob) for one in known],
-        "top_logprobs": [None if one is None else _likeliest(name, one, count) for one in known],
-        "text_offset": piece.offsets,
-    }
+    return CompletionLogprobs(
+        tokens=[name(token) for token in piece.tokens],
+        token_logprobs=[None if one is None else _number(one.logprob) for one in known],
+        top_logprobs=[None if one is None else _likeliest(name, one, count) for one in known],
+        text_offset=piece.offsets,
+    )
 
 
 def _likeliest(name: Spelling, entry: TokenLogprobs, count: int) -> dict[str, float]:
@@ -46,20 +46,18 @@ def _likeliest(name: Spelling, entry: TokenLogprobs, count: int) -> dict[str, fl
     return found
 
 
-def chat_logprobs(name: Spelling, text: ModelText, piece: AnswerPart, count: int) -> dict[str, Any]:
+def chat_logprobs(name: Spelling, text: ModelText, piece: AnswerPart, count: int) -> ChatLogprobs:
     """A list of tokens, each with its bytes and the likeliest others."""
 
-    def spelt(token: int, logprob: float) -> dict[str, Any]:
-        spelling, written = name(token), list(text.token_bytes(token))
-        return {"token": spelling, "logprob": _number(logprob), "bytes": written}
+    def spelt(token: int, logprob: float, others: Sequence[SpeltToken] | None = None) -> SpeltToken:
+        return SpeltToken(
+            token=name(token),
+            logprob=_number(logprob),
+            bytes=list(text.token_bytes(token)),
+            top_logprobs=others,
+        )
 
-    return {
-        "content": [
-            {
-                **spelt(entry.token, entry.logprob),
-                "top_logprobs": [spelt(*other) for other in entry.top[:count]],
-            }
-            for entry in piece.logprobs
-            if entry is not None
-        ]
-    }
+    known = [entry for entry in piece.logprobs if entry is not None]
+    likeliest = [[spelt(*other) for other in entry.top[:count]] for entry in known]
+    pairs = zip(known, likeliest, strict=True)
+    return ChatLogprobs(content=[spelt(one.token, one.logprob, others) for one, others in pairs])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -10,6 +10,20 @@ from starlette.responses import Response
 
 from shardwise.apps.server.answers import AnswerPart
 from shardwise.apps.server.chat import ChatForm, chat_wish
+from shardwise.apps.server.documents import (
+    Call,
+    CallOutput,
+    Event,
+    Incomplete,
+    ResponseDocument,
+    ResponseFault,
+    ResponseUsage,
+    SentItem,
+    SpeltToken,
+    TextItem,
+    TextPart,
+    ThoughtTokens,
+)
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import (
     CallItem,
@@ -33,7 +47,7 @@ from shardwise.apps.server.fields import (
     ToolCall,
     ToolFunction,
 )
-from shardwise.apps.server.reply import Usage, reply
+from shardwise.apps.server.reply import Counted, reply
 from shardwise.apps.server.reports import spelling_of
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.server.tools import reader_of
@@ -52,7 +66,7 @@ async def respond(state: ServerState, request: Request, fields: ResponseFields) 
     text = state.replica.text
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
     form = ChatForm(spelling_of(asked, text), text, logprobs, reader_of(state, asked, wish))
-    said = {**_said(fields, request.state.request_id), "model": fields.model or state.replica.name}
+    said = _said(fields, request.state.request_id, fields.model or state.replica.name)
     return await reply(state, request, fields, wish, ResponseWriter(form, said))
 
 
@@ -134,42 +148,49 @@ def _text(content: Texts) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
-def _said(fields: ResponseFields, request_id: str) -> dict[str, Any]:
+def _said(fields: ResponseFields, request_id: str, model: str) -> ResponseDocument:
     """What a response repeats of its request."""
     asked = fields.model_dump(by_alias=True, exclude_none=True)
     text = asked.get("text") or {}
-    return {
-        "id": f"resp_{request_id}",
-        "object": "response",
-        "created_at": int(time.time()),
-        "status": "in_progress",
-        "error": None,
-        "incomplete_details": None,
-        "instructions": fields.instructions,
-        "max_output_tokens": fields.max_output_tokens,
-        "metadata": fields.metadata or {},
-        "output": [],
-        "parallel_tool_calls": fields.parallel_tool_calls is not False,
-        "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None, **(asked.get("reasoning") or {})},
-        "store": False,
-        "temperature": fields.temperature,
-        "text": {"format": {"type": "text"}, **text},
-        "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": asked.get("tools", []),
-        "top_p": fields.top_p,
-        "truncation": "disabled",
-        "usage": None,
-        "user": fields.user,
-    }
+    return ResponseDocument(
+        id=f"resp_{request_id}",
+        created_at=int(time.time()),
+        instructions=fields.instructions,
+        max_output_tokens=fields.max_output_tokens,
+        metadata=fields.metadata or {},
+        parallel_tool_calls=fields.parallel_tool_calls is not False,
+        reasoning={"effort": None, "summary": None, **(asked.get("reasoning") or {})},
+        temperature=fields.temperature,
+        text={"format": {"type": "text"}, **text},
+        tool_choice=asked.get("tool_choice", "auto"),
+        tools=asked.get("tools", ()),
+        top_p=fields.top_p,
+        user=fields.user,
+        model=model,
+    )
 
 
-REPORT: Mapping[str, Any] = {"annotations": [], "logprobs": []}
-PARTS: Mapping[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any]]] = {
-    "message": ("msg", {"role": "assistant"}, "output_text", REPORT),
-    "reasoning": ("rs", {"summary": []}, "reasoning_text", {}),
-}
-"""Items of text: how their ids begin, what they have, their part's type and what it has."""
+@dataclass(slots=True)
+class OpenItem:
+    """An item while it comes: text or arguments in `said`, and what is reported of their tokens."""
+
+    item: SentItem
+    said: str = ""
+    report: list[SpeltToken] = field(default_factory=list)
+
+    @property
+    def part(self) -> TextPart:
+        """The one part of an item of text."""
+        if self.item.type == "reasoning":
+            return TextPart(type="reasoning_text", text=self.said)
+        report = tuple(self.report)
+        return TextPart(type="output_text", text=self.said, annotations=(), logprobs=report)
+
+    def ended(self, status: str) -> SentItem:
+        """The item as it is in the response."""
+        if isinstance(self.item, TextItem):
+            return replace(self.item, content=(self.part,), status=status)
+        return replace(self.item, arguments=self.said, status=status)
 
 
 class ResponseWriter:
@@ -177,121 +198,135 @@ class ResponseWriter:
 
     end = b""
 
-    def __init__(self, form: ChatForm, said: dict[str, Any]) -> None:
+    def __init__(self, form: ChatForm, said: ResponseDocument) -> None:
         self._form, self._response = form, said
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Event] = []
         self._count = 0
-        self._items: list[dict[str, Any]] = said["output"]
+        self._items: list[SentItem] = []
+        self._open: OpenItem | None = None
         self._finish: str | None = None
 
-    def document(self, answers: Sequence[AnswerPart], usage: Usage) -> dict[str, Any]:
+    def document(self, answers: Sequence[AnswerPart], usage: Counted) -> ResponseDocument:
         self.part(0, answers[0], usage)
-        return self.last(None, usage)[-1]["response"]
+        return self._ended(None, usage)
 
-    def part(self, index: int, piece: AnswerPart, usage: Usage) -> list[dict[str, Any]]:
+    def part(self, index: int, piece: AnswerPart, usage: Counted) -> list[Event]:
         if not self._count:
-            self._tell("response.created", response=self._now())
-            self._tell("response.in_progress", response=self._now())
+            self._tell("response.created", response=self._response)
+            self._tell("response.in_progress", response=self._response)
         written = self._form.part(index, piece)
-        delta, report = written["delta"], written["logprobs"]
-        if thought := delta.get("reasoning"):
-            self._write("reasoning", thought)
-        if delta["content"]:
-            self._write("message", delta["content"], report["content"] if report else [])
-        for call in delta.get("tool_calls", ()):
+        delta = written.delta
+        if delta.reasoning:
+            self._write("reasoning", delta.reasoning)
+        if delta.content:
+            report = written.logprobs
+            self._write("message", delta.content, report.content if report else ())
+        for call in delta.tool_calls or ():
             self._call(call)
-        if written["finish_reason"]:
-            self._finish = written["finish_reason"]
-            if not self._items:
+        if written.finish_reason:
+            self._finish = written.finish_reason
+            if not self._place:
                 self._write("message", "")
             self._close()
         return self._told()
 
-    def last(self, error: ApiError | None, usage: Usage) -> list[dict[str, Any]]:
-        response, counted = self._response, usage()
-        response["usage"] = {
-            "input_tokens": counted["prompt_tokens"],
-            "input_tokens_details": counted["prompt_tokens_details"],
-            "output_tokens": counted["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": self._form.thought or 0},
-            "total_tokens": counted["total_tokens"],
-        }
-        response["status"] = "completed"
-        if error is not None:
-            response["status"] = "failed"
-            response["error"] = {"code": "server_error", "message": error.message}
-        elif self._finish == "length":
-            response["status"] = "incomplete"
-            response["incomplete_details"] = {"reason": "max_output_tokens"}
-        self._tell(f"response.{response['status']}", response=response)
+    def last(self, error: ApiError | None, usage: Counted) -> list[Event]:
+        response = self._ended(error, usage)
+        self._tell(f"response.{response.status}", response=response)
         return self._told()
 
+    def _ended(self, error: ApiError | None, usage: Counted) -> ResponseDocument:
+        counted = usage()
+        assert counted.prompt_tokens_details is not None
+        thought = ThoughtTokens(reasoning_tokens=self._form.thought or 0)
+        spent = ResponseUsage(
+            input_tokens=counted.prompt_tokens,
+            input_tokens_details=counted.prompt_tokens_details,
+            output_tokens=counted.completion_tokens or 0,
+            output_tokens_details=thought,
+            total_tokens=counted.total_tokens,
+        )
+        items = [*self._items, *([self._open.ended("in_progress")] if self._open else [])]
+        response = replace(self._response, output=items, usage=spent, status="completed")
+        if error is not None:
+            fault = ResponseFault(code="server_error", message=error.message)
+            return replace(response, status="failed", error=fault)
+        if self._finish == "length":
+            why = Incomplete(reason="max_output_tokens")
+            return replace(response, status="incomplete", incomplete_details=why)
+        return response
+
     def _tell(self, kind: str, **fields: Any) -> None:
-        self._events.append({"type": kind, "sequence_number": self._count, **fields})
+        self._events.append(Event(type=kind, sequence_number=self._count, **fields))
         self._count += 1
 
-    def _told(self) -> list[dict[str, Any]]:
+    def _tell_of(self, kind: str, **fields: Any) -> None:
+        """An event of the item that is open."""
+        assert self._open is not None
+        own, place = self._open.item, self._place - 1
+        index = 0 if isinstance(own, TextItem) else None
+        self._tell(kind, item_id=own.id, output_index=place, content_index=index, **fields)
+
+    def _told(self) -> list[Event]:
         told, self._events = self._events, []
         return told
 
-    def _now(self) -> dict[str, Any]:
-        return {**self._response, "output": list(self._items)}
+    @property
+    def _place(self) -> int:
+        """Items so far."""
+        return len(self._items) + (self._open is not None)
 
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1}
+    def _id(self, prefix: str) -> str:
+        return f"{prefix}_{self._response.id.removeprefix('resp_')}_{self._place}"
 
-    def _begin(self, kind: str, prefix: str, **fields: Any) -> dict[str, Any]:
-        """A new item; the one before it is complete."""
-        self._close()
-        own = self._response["id"].removeprefix("resp_")
-        item = {"type": kind, "id": f"{prefix}_{own}_{len(self._items)}", **fields}
-        item["status"] = "in_progress"
-        self._items.append(item)
-        told = {**item, "content": []} if kind in PARTS else dict(item)
-        self._tell("response.output_item.added", output_index=len(self._items) - 1, item=told)
-        return item
+    def _begin(self, item: SentItem) -> OpenItem:
+        """A new item, behind those that are complete."""
+        self._open = OpenItem(item)
+        self._tell("response.output_item.added", output_index=self._place - 1, item=item)
+        return self._open
 
-    def _write(self, kind: str, text: str, logprobs: Sequence[Any] = ()) -> None:
+    def _write(self, kind: str, text: str, report: Sequence[SpeltToken] = ()) -> None:
         """More of a message, or of the reasoning."""
-        item: dict[str, Any] = self._items[-1] if self._items else {}
-        if item.get("status") != "in_progress" or item["type"] != kind:
-            prefix, own, made, rest = PARTS[kind]
-            part: dict[str, Any] = {"type": made, "text": "", **deepcopy(dict(rest))}
-            item = self._begin(kind, prefix, **deepcopy(dict(own)), content=[part])
-            told = deepcopy(part)
-            self._tell("response.content_part.added", **self._place(), content_index=0, part=told)
-        (part,) = item["content"]
-        part["text"] += text
-        more = {**self._place(), "content_index": 0, "delta": text}
-        if "logprobs" in part:
-            part["logprobs"] += logprobs
-            more["logprobs"] = list(logprobs)
+        found = self._open
+        if found is None or found.item.type != kind:
+            self._close()
+            if kind == "message":
+                item = TextItem(type=kind, id=self._id("msg"), role="assistant")
+            else:
+                item = TextItem(type=kind, id=self._id("rs"), summary=())
+            found = self._begin(item)
+            self._tell_of("response.content_part.added", part_=found.part)
+        found.said += text
+        found.report += report
         if text:
-            self._tell(f"response.{part['type']}.delta", **more)
+            more = {"logprobs": report} if kind == "message" else {}
+            self._tell_of(f"response.{found.part.type}.delta", delta=text, **more)
 
-    def _call(self, call: Mapping[str, Any]) -> None:
-        function = call["function"]
-        if "id" in call:
-            name = function["name"]
-            self._begin("function_call", "fc", call_id=call["id"], name=name, arguments="")
-        self._items[-1]["arguments"] += function["arguments"]
-        if function["arguments"]:
-            more = {**self._place(), "delta": function["arguments"]}
-            self._tell("response.function_call_arguments.delta", **more)
+    def _call(self, call: Call) -> None:
+        more = call.function.arguments
+        if call.id is not None:
+            self._close()
+            name = call.function.name
+            self._begin(CallOutput(id=self._id("fc"), call_id=call.id, name=name))
+        assert self._open is not None
+        self._open.said += more
+        if more:
+            self._tell_of("response.function_call_arguments.delta", delta=more)
 
     def _close(self) -> None:
         """The last item has ended; whether it is whole."""
-        if not self._items or self._items[-1]["status"] != "in_progress":
+        if self._open is None:
             return
-        item, place = self._items[-1], self._place()
-        item["status"] = "incomplete" if self._finish == "length" else "completed"
-        if item["type"] in PARTS:
-            (part,) = item["content"]
-            place["content_index"] = 0
-            said = {name: part[name] for name in ("text", "logprobs") if name in part}
-            self._tell(f"response.{part['type']}.done", **place, **said)
-            self._tell("response.content_part.done", **place, part=part)
+        found, item = self._open, self._open.item
+        if isinstance(item, TextItem):
+            part = found.part
+            said = {"text": part.text, "logprobs": part.logprobs}
+            self._tell_of(f"response.{part.type}.done", **said)
+            self._tell_of("response.content_part.done", part_=part)
         else:
-            said = {"arguments": item["arguments"], "name": item["name"]}
-            self._tell("response.function_call_arguments.done", **place, **said)
-        self._tell("response.output_item.done", output_index=len(self._items) - 1, item=item)
+            said = {"arguments": found.said, "name": item.name}
+            self._tell_of("response.function_call_arguments.done", **said)
+        whole = found.ended("incomplete" if self._finish == "length" else "completed")
+        self._open = None
+        self._items.append(whole)
+        self._tell("response.output_item.done", output_index=self._place - 1, item=whole)

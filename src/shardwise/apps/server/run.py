@@ -22,6 +22,7 @@ from shardwise.apps.server.gate import JsonLines, log
 from shardwise.apps.server.state import ServerLimits, ServerState
 from shardwise.apps.web.connection import bounded, most_connections
 from shardwise.apps.web.hosts import HostRule
+from shardwise.boundary.records import keys
 from shardwise.commands.run.serving import EngineThread, ServedModel, StoppedError
 from shardwise.errors import BadRequest
 
@@ -269,8 +270,8 @@ async def _steps(state: ServerState) -> None:
     while True:
         await asyncio.sleep(EVERY)
         said = state.trace.summary(EVERY)
-        if said["steps"]:
-            log.info("steps", extra={"fields": said | {"answers": state.waiting}})
+        if said.steps:
+            log.info("steps", extra={"fields": keys(said) | {"answers": state.waiting}})
 
 
 def _set_log(level: str) -> None:

@@ -4,11 +4,11 @@ has."""
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from shardwise.apps.server.answers import AnswerPart, Wish
+from shardwise.apps.server.answers import AnswerPart, AskedCalls, AskedFunction, Wish
+from shardwise.apps.server.documents import Call, CalledFunction
 from shardwise.apps.server.errors import bad
-from shardwise.apps.server.fields import ChatFields, NamedTool, ToolFunction
+from shardwise.apps.server.fields import ChatFields, NamedTool
 from shardwise.apps.server.state import ServerState
 from shardwise.commands.run.serving import (
     AfterThought,
@@ -26,8 +26,8 @@ TAIL = 16
 """Tokens at the end of a prompt that say whether it has opened or closed the reasoning."""
 
 
-def must_call(state: ServerState, fields: ChatFields) -> dict[str, Any] | None:
-    """The tools that an answer must choose from, as `tool_grammar` takes them. Raises ApiError."""
+def must_call(state: ServerState, fields: ChatFields) -> AskedCalls | None:
+    """The tools that an answer must choose from. Raises ApiError."""
     choice, functions = fields.tool_choice, [tool.function for tool in fields.tools or ()]
     names = [function.name for function in functions]
     if len(set(names)) < len(names):
@@ -47,15 +47,11 @@ def must_call(state: ServerState, fields: ChatFields) -> dict[str, Any] | None:
             "tool_choice: the tool-call format of this model is not known; start the server with "
             "--tool-format NAME, or ask with tool_choice: auto",
         )
-    return {
-        "format": state.replica.tool_format,
-        "functions": [_schema(function) for function in functions],
-        "parallel": choice == "required" and fields.parallel_tool_calls is not False,
-    }
-
-
-def _schema(function: ToolFunction) -> dict[str, Any]:
-    return {"name": function.name, "parameters": function.parameters}
+    return AskedCalls(
+        format=state.replica.tool_format,
+        functions=[AskedFunction.part_of(function) for function in functions],
+        parallel=choice == "required" and fields.parallel_tool_calls is not False,
+    )
 
 
 def reader_of(
@@ -132,10 +128,8 @@ def read_part(reader: AnswerReader | None, piece: AnswerPart) -> AnswerParts:
     return reader.add(piece.text, piece.offsets, last=piece.finish is not None)
 
 
-def call_part(part: CallPart) -> dict[str, Any]:
+def call_part(part: CallPart) -> Call:
     """More of a call, as chats have it."""
-    function = {"arguments": part.arguments}
-    if part.id is None:
-        return {"index": part.index, "function": function}
-    named = {"name": part.name, **function}
-    return {"index": part.index, "id": part.id, "type": "function", "function": named}
+    function = CalledFunction(name=part.name, arguments=part.arguments)
+    kind = None if part.id is None else "function"
+    return Call(index=part.index, id=part.id, type=kind, function=function)

@@ -23,6 +23,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from shardwise.apps.web.pace import RefusalPace
+from shardwise.boundary.records import Record, plain
 
 SLICE = 8 * 2**10
 """Bytes of a header that the parser gets at once: by so much a header may pass its limit."""
@@ -59,15 +60,22 @@ class ConnectionLimits:
     connections: int = 4096
 
 
-Document = Callable[[int, str], dict[str, Any]]
+Document = Callable[[int, str], Record]
 """The body of a refusal, of its status and message."""
 Heard = Callable[[int, str], None]
 """Hears each refusal: status and message."""
 
 
-def plain_document(status: int, message: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRefusal(Record):
     """A refusal in one word."""
-    return {"error": message}
+
+    error: str
+
+
+def plain_document(status: int, message: str) -> PlainRefusal:
+    """The same, whatever the status."""
+    return PlainRefusal(error=message)
 
 
 def bounded(
@@ -269,7 +277,7 @@ class BoundedHttp(HttpToolsProtocol):
         if not cycle.response_started:
             self._write(400, GONE)
         elif cycle.transport.streams:
-            error = json.dumps(self._document(400, GONE)).encode()
+            error = json.dumps(plain(self._document(400, GONE))).encode()
             for event in (error, b"[DONE]"):
                 self.transport.write(b"%x\r\ndata: %s\n\n\r\n" % (len(event) + 8, event))
             self.transport.write(b"0\r\n\r\n")
@@ -308,7 +316,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._hang_up()
 
     def _write(self, status: int, message: str) -> None:
-        body = json.dumps(self._document(status, message)).encode()
+        body = json.dumps(plain(self._document(status, message))).encode()
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
