@@ -438,8 +438,9 @@ DEFINITIONS = {
     "usd_per_million_tokens": "the hourly cost of all chips over the tokens of an hour at this "
     "load; split into input and output by the step time that prompts add, or by the chips of each "
     "pool",
-    "instead": "closed-form estimates, scaled by simulated over closed-form throughput of the "
-    "answer; `option` is what to type to simulate a row",
+    "instead": "estimates by short runs; of other chips checked by full runs where they are near "
+    "what they hold, and given more servers, not simulated, where these do not hold; one server "
+    "fewer or more by full runs; `option` is what to type to simulate a row",
     "front": "the answer, and closed-form estimates of faster plans that keep the targets and "
     "cost more",
 }

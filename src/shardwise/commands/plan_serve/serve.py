@@ -270,8 +270,7 @@ class ServePlanned(Answer, ServedPlan):
     """The cheapest servers that hold the load."""
 
     instead: Sequence[OtherServers]
-    """The answer and alternatives: closed-form estimates, scaled by the answer's simulated over
-    estimated throughput."""
+    """The answer and alternatives: estimates by short runs, in part checked by full ones."""
     front: Sequence[OtherServers]
     """Closed forms of faster plans within the targets that cost more, and the answer."""
     chips_compared: Sequence[ServedPlan]
