@@ -45,7 +45,7 @@ def unpacked(data: bytes, path: Path, what: str, *, most: int = TABLE_BYTES) -> 
             rest = unpacker.unused_data.lstrip(b"\0")
     except zlib.error as error:
         raise BadRequest(
-            f"{what} '{path}' is not a complete gzip file: {error}; copy it anew"
+            f"{what} '{path}' is not a complete gzip file: {error}; copy it again"
         ) from None
     if not data:
         raise BadRequest(f"{what} '{path}' is empty; copy it anew")

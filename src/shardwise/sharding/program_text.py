@@ -50,7 +50,7 @@ def program_source(program: Program, styles: Sequence[Style] = ("shard_map", "ji
         check_known("style", style, get_args(Style))
     if "explicit" in styles and len(styles) > 1:
         raise BadRequest(
-            "style 'explicit' needs a mesh of Explicit axes; write that program to a separate file"
+            "style 'explicit' needs a mesh of Explicit axes; write it to a separate file"
         )
     for step in program.steps:
         if step.kind in ("map", "reshape"):

@@ -84,9 +84,7 @@ async def _read(state: ServerState, request: Request, body: bytearray) -> None:
                         headers={"Retry-After": "1"},
                     )
     except TimeoutError:
-        raise ApiError(
-            408, f"the body did not arrive within {limits.upload:g} s; send it faster, or send less"
-        ) from None
+        raise ApiError(408, f"the body did not arrive within {limits.upload:g} s") from None
 
 
 def _too_large(limit: int) -> ApiError:

@@ -141,7 +141,5 @@ def _message(message: Message) -> dict[str, Any]:
         try:
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
         except (ValueError, RecursionError):
-            raise bad(
-                "messages", "messages: the arguments of a tool call are not JSON; send valid JSON"
-            ) from None
+            raise bad("messages", "messages: the arguments of a tool call are not JSON") from None
     return found

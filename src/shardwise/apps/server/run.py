@@ -212,8 +212,7 @@ async def _end(
     await asyncio.sleep(LINGER)  # who is connected and has asked before may ask again
     if not await state.drained(end):
         state.thread.stop(
-            "the server stopped before this answer was complete; a longer --drain-time gives it "
-            "more time"
+            "the server stopped before this answer ended; --drain-time gives more time"
         )
         if not await state.drained(time.monotonic() + HURRY):
             _leave(server)

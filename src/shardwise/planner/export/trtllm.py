@@ -169,8 +169,7 @@ def _guesses(said: Mapping[str, Any]) -> int:
     if guess and guess.get("decoding_type") != "NGram":
         raise BadRequest(
             f"{TARGET}: speculative_config is {shown(guess)}; a plan can express decoding_type "
-            "NGram "
-            "with max_draft_len"
+            "NGram with max_draft_len"
         )
     what = f"{TARGET}: max_draft_len"
     return whole(guess.get("max_draft_len"), what, least=1, most=1024) if guess else 0

@@ -102,7 +102,7 @@ def end_without(name: str, why: BaseException) -> None:
     """Say who has died, and end this process at once: its devices may wait for ever."""
     said = "it said nothing" if isinstance(why, TimeoutError) else str(why)
     sys.stderr.write(
-        f"error: {name} has died ({said}); no step can run without it, so this host stops\n"
+        f"error: {name} has died ({said}); no step runs without it, so this host stops\n"
     )
     sys.stderr.flush()
     os._exit(DIED)
