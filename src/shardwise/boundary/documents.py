@@ -192,7 +192,7 @@ def check_value(found: Any, what: str, texts: bool = False) -> None:
         if isinstance(value, dict):
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    read = " (YAML reads on, off, yes, no as it)" * isinstance(key, bool)
+                    read = " (YAML for on, off, yes or no)" * isinstance(key, bool)
                     raise BadRequest(f"{what}: the key {shown(key)}{read} is not text; quote it")
                 if texts:
                     _check_text(key, what, place)
