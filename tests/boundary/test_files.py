@@ -74,5 +74,5 @@ def test_gzip_is_unpacked_up_to_its_limit(tmp_path):
         read_packed(path, "the capture")
     for damaged in (piece[:-1], piece[:9], b"\x1f\x8b", b"no gzip at all", b""):
         path.write_bytes(damaged)
-        with pytest.raises(BadRequest, match=r"is not a complete gzip file|is empty"):
+        with pytest.raises(BadRequest, match=r"is not a whole gzip file|is empty"):
             read_packed(path, "the capture")

@@ -255,9 +255,7 @@ def _check_nodes(root: Any, what: str) -> None:
             continue
         line = node.start_mark.line + 1
         if id(node) in open_:
-            raise BadRequest(
-                f"{what}, line {line}: an alias refers to its own container; write it out"
-            )
+            raise BadRequest(f"{what}, line {line}: an alias of its own container; write it out")
         if depth > DEEPEST:
             raise BadRequest(f"{what} nests deeper than {DEEPEST} levels")
         if isinstance(node, yaml.MappingNode):

@@ -58,8 +58,7 @@ def _check_kind(request: Request) -> None:
     if coding not in ("", "identity"):
         raise ApiError(
             415,
-            "Content-Encoding: this server reads uncompressed bodies only; send the body "
-            "uncompressed, without this header",
+            "Content-Encoding: send the body uncompressed, without this header",
             headers={"Accept-Encoding": "identity"},
         )
 

@@ -196,7 +196,7 @@ TRTLLM = ServerProgram(
     options_flag=OPTIONS,
     options=options,
     lost={
-        "dtypes.weights": "MODEL must be a checkpoint stored in this dtype; TensorRT-LLM serves "
+        "dtypes.weights": "MODEL must be a checkpoint of this dtype; TensorRT-LLM serves "
         f"{CHECKPOINT}s"
     },
 )
