@@ -99,7 +99,7 @@ from shardwise.apps.server.state import ServerLimits
             "chat/completions",
             {**CHAT, "max_tokens": 1, "max_completion_tokens": 1},
             "max_tokens",
-            "former",
+            "replaces max_tokens",
         ),
         ("chat/completions", {**CHAT, "max_tokens": 1024}, "max_tokens", "ask for at most"),
         (
@@ -112,7 +112,7 @@ from shardwise.apps.server.state import ServerLimits
             "chat/completions",
             {**CHAT, "chat_template_kwargs": {"tools": 1}},
             "chat_template_kwargs",
-            "of its own",
+            "is a field of the request",
         ),
     ],
 )
