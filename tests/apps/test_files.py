@@ -201,7 +201,7 @@ def test_places_are_looked_at_before_the_work(no_work, capsys, tmp_path, flag, w
     if flag == "--out":
         (tmp_path / "thesis.txt").write_text("")
         assert "holds 'thesis.txt'" in refused(capsys, [*words, flag, tmp_path])
-        assert "which the command reads" in refused(capsys, [*words, flag, plan.parent])
+        assert "an input of the command" in refused(capsys, [*words, flag, plan.parent])
         return
     nowhere = tmp_path / "nowhere" / f"a{ending}"
     assert "does not exist; give another" in refused(capsys, [*words, flag, nowhere])

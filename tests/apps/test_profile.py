@@ -112,7 +112,7 @@ def test_a_corrupt_capture_is_one_message(capsys, capture):
     code, _, err = run(capsys, "profile", "--capture", capture)
     assert code == 2
     assert err.startswith("error: trace ")
-    assert "is not a complete gzip file" in err
+    assert "is not a whole gzip file" in err
 
 
 def rows():
@@ -152,7 +152,7 @@ def test_calibrate_writes_a_file_that_prices_a_matmul(capsys, tmp_path, monkeypa
     [
         (("-o", "here.txt"), "the ending says the format"),
         (("-o", "no/such/here.toml"), "does not exist"),
-        (("-o", "here.toml", "--name", "A b"), "is not a name of a chip"),
+        (("-o", "here.toml", "--name", "A b"), "is not a chip name"),
         (("-o", "here.toml", "--cpu-devices", "0"), "it must be a whole number of at least 1"),
         ((), "name the hardware file to write"),
     ],

@@ -53,7 +53,7 @@ def test_a_pipe_is_read_and_one_that_nobody_writes_is_not_waited_for(tmp_path, m
     os.close(handle)
     path = tmp_path / "long"
     path.write_text("x" * 11)
-    with pytest.raises(BadRequest, match="longer than the 10 B that are read"):
+    with pytest.raises(BadRequest, match="longer than 10 B"):
         read_bytes(path, "the thing", most=10)
 
 
@@ -70,9 +70,9 @@ def test_gzip_is_unpacked_up_to_its_limit(tmp_path):
     assert read_packed(path, "the capture") == b"onetwo"
     piece = gzip.compress(bytes(64 * 2**20), 9)
     path.write_bytes(piece * 32)  # 2 MB that hold 2 GB
-    with pytest.raises(BadRequest, match=r"unpacks to more than the 67.1 MB that are read"):
+    with pytest.raises(BadRequest, match=r"unpacks to more than 67.1 MB"):
         read_packed(path, "the capture")
     for damaged in (piece[:-1], piece[:9], b"\x1f\x8b", b"no gzip at all", b""):
         path.write_bytes(damaged)
-        with pytest.raises(BadRequest, match=r"is not a complete gzip file|is empty"):
+        with pytest.raises(BadRequest, match=r"is not a whole gzip file|is empty"):
             read_packed(path, "the capture")

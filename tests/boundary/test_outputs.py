@@ -142,7 +142,7 @@ class TestFolders:
     def test_the_folder_of_an_input_is_refused(self, tmp_path):
         plan = tmp_path / "plan.yaml"
         write_text(plan, "ours")
-        with pytest.raises(BadRequest, match=r"holds 'plan.yaml', which the command reads"):
+        with pytest.raises(BadRequest, match=r"holds 'plan.yaml', an input of the command"):
             check_folder(tmp_path, "--out", force=True, inputs=[plan])
 
     def test_no_folder(self, tmp_path):

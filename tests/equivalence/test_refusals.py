@@ -17,7 +17,7 @@ REFUSED = [
     ("llama", {"data": 2}, {"offload_optimizer": True}, "offload_optimizer is set"),
     ("llama", {"data": 2}, {"logit_chunks": 4}, "logit_chunks is 4"),
     ("llama", {"data": 2}, {"remat_kinds": {"mlp_gate": "keep"}}, "remat_kinds names mlp_gate"),
-    ("llama", {"data": 2}, {"dtypes": FP8}, "dtype 'fp8' cannot be computed by the runtime"),
+    ("llama", {"data": 2}, {"dtypes": FP8}, "dtype 'fp8' is not supported by the runtime"),
     (
         "llama",
         {"expert": 2},

@@ -102,7 +102,7 @@ def test_an_ambiguous_cloud_name_is_read_as_the_most_cube_like_shape_and_says_so
 
 
 def test_an_ambiguous_v7x_name_needs_a_topology():
-    with pytest.raises(BadRequest, match="names 2 topologies of 256 chips") as refused:
+    with pytest.raises(BadRequest, match="has 2 topologies of 256 chips") as refused:
         parse_slice("v7x-512")
     assert "'tpu7x:4x8x8', 'tpu7x:4x4x16'" in str(refused.value)
 

@@ -76,7 +76,7 @@ def test_no_tokens_are_refused(tmp_path):
 def test_a_prompt_without_rows_is_refused():
     cfg = goldens.config("llama")
     for tokens in (jnp.zeros(4, jnp.int32), jnp.zeros((1, 1, 4), jnp.int32)):
-        with pytest.raises(BadRequest, match=r"give \[B, T\], and a single row as tokens\[None\]"):
+        with pytest.raises(BadRequest, match=r"give \[B, T\], one row as tokens\[None\]"):
             generate({}, tokens, cfg, 1)
         with pytest.raises(BadRequest, match=r"give \[B, T\]"):
             forward({}, tokens, cfg)

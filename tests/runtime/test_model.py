@@ -275,7 +275,7 @@ def test_more_tokens_than_learned_positions_are_refused():
     cfg, params = tiny("gpt2")
     with pytest.raises(BadRequest, match="65 tokens are more than the 64 learned positions"):
         forward(params, jnp.zeros((1, 65), jnp.int32), cfg)
-    with pytest.raises(BadRequest, match="cache of 70 places"):
+    with pytest.raises(BadRequest, match="cache of 70 tokens"):
         generate(params, jnp.zeros((1, 60), jnp.int32), cfg, 10)
 
 

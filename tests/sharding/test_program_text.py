@@ -72,7 +72,7 @@ def test_inputs_are_the_layouts_that_no_step_makes():
         (
             matmul(),
             ("jit", "explicit"),
-            "needs a mesh of Explicit axes; write that program to a separate file",
+            "needs Explicit axes; write it to a separate file",
         ),
         (matmul("fp4"), ("jit",), "unknown dtype of a JAX program 'fp4'"),
         (

@@ -37,15 +37,14 @@ def unpacked(data: bytes, path: Path, what: str, *, most: int = TABLE_BYTES) -> 
             found += unpacker.decompress(rest, most + 1 - len(found))
             if len(found) > most:
                 raise BadRequest(
-                    f"{what} '{path}' unpacks to more than {format_bytes(most)}, the limit; give "
-                    "a smaller one"
+                    f"{what} '{path}' unpacks to more than {format_bytes(most)}, the limit"
                 )
             if not unpacker.eof:
                 raise zlib.error("it is cut off")
             rest = unpacker.unused_data.lstrip(b"\0")
     except zlib.error as error:
         raise BadRequest(
-            f"{what} '{path}' is not a complete gzip file: {error}; copy it anew"
+            f"{what} '{path}' is not a whole gzip file: {error}; copy it again"
         ) from None
     if not data:
         raise BadRequest(f"{what} '{path}' is empty; copy it anew")

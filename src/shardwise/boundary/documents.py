@@ -168,9 +168,7 @@ def _finite(text: str) -> float:
 
 def _integer(text: str) -> int:
     if len(text) > LONGEST:
-        raise RefusedError(
-            f"a number has {len(text)} digits, and the limit is {LONGEST}; shorten it"
-        )
+        raise RefusedError(f"a number has {len(text)} digits, over {LONGEST}; shorten it")
     return int(text)
 
 
@@ -194,9 +192,7 @@ def check_value(found: Any, what: str, texts: bool = False) -> None:
         if isinstance(value, dict):
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    read = " (YAML reads on, off, yes and no as true or false)" * isinstance(
-                        key, bool
-                    )
+                    read = " (YAML for on, off, yes or no)" * isinstance(key, bool)
                     raise BadRequest(f"{what}: the key {shown(key)}{read} is not text; quote it")
                 if texts:
                     _check_text(key, what, place)
@@ -259,10 +255,7 @@ def _check_nodes(root: Any, what: str) -> None:
             continue
         line = node.start_mark.line + 1
         if id(node) in open_:
-            raise BadRequest(
-                f"{what}, line {line}: an alias refers to a value that contains it; write the "
-                "value out"
-            )
+            raise BadRequest(f"{what}, line {line}: an alias of its own container; write it out")
         if depth > DEEPEST:
             raise BadRequest(f"{what} nests deeper than {DEEPEST} levels")
         if isinstance(node, yaml.MappingNode):

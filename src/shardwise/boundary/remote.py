@@ -211,8 +211,7 @@ def answered(
         yield _asked(connection, server, path, body, limits)
     except TimeoutError:
         raise BadRequest(
-            f"{server} took over {timeout:g} s to answer {path}; allow more time, or find what "
-            "delays it"
+            f"{server} took over {timeout:g} s to answer {path}; allow more time, or find the delay"
         ) from None
     except OSError as error:
         raise BadRequest(

@@ -266,8 +266,7 @@ def _check_priced(network: Any, key: str, text: str) -> None:
     if key in _SHOWN_ONLY.get(str(kind), ()):
         raise BadRequest(
             f"{text} would change no time: a switched chip is priced by its total injection "
-            "bandwidth; give network.chip_oneway in bytes/s "
-            f"(--set chip.network.chip_oneway=NUMBER)"
+            "bandwidth; give network.chip_oneway in bytes/s (--set chip.network.chip_oneway=NUMBER)"
         )
 
 

@@ -212,8 +212,7 @@ class Chip:
         raise BadRequest(
             f"chip '{self.id}' does not compute in '{dtype}': matrix units that scale blocks of "
             f"numbers came with those for {BLOCKS} (NVIDIA's Blackwell, AMD's CDNA 4), and it has "
-            f"none; compute in {narrow}, or give the rate with --set "
-            f"chip.peak_flops.{dtype}=NUMBER"
+            f"none; compute in {narrow}, or give the rate with --set chip.peak_flops.{dtype}=NUMBER"
         )
 
     def require_price(self) -> Price:

@@ -93,9 +93,7 @@ def _function(said: str | list[str]) -> Any:
     name, *arguments = [said] if isinstance(said, str) else said
     homes = (patterns, blocks, families, hybrids, latents, towers)
     found = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
-    assert found is not None, (
-        f"data/architectures.toml names the function '{name}', which does not exist"
-    )
+    assert found is not None, f"data/architectures.toml names the unknown function '{name}'"
     return found(*arguments) if arguments else found
 
 

@@ -88,9 +88,7 @@ def with_families(names: Sequence[str], family: str | None) -> list[str]:
         return list(names)
     unread = [name for name in names if _find(split_family(name)[0]).parent != DATA]
     if not unread:
-        raise BadRequest(
-            f"--as {family} applies to a config.json, and all these models are in the zoo"
-        )
+        raise BadRequest(f"--as {family} is for a config.json; all these models are in the zoo")
     return [str(with_family(name, family)) if name in unread else name for name in names]
 
 

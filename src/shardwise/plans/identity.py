@@ -34,12 +34,10 @@ def former_hash(cfg: ModelConfig) -> str:
 
 _LATER = re.compile(
     r", query_experts=\d+, indexer=None"
-    "|, (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias|input_copies"
-    "|query_experts|head_sinks|idle_experts|scores_shared|router_dim|streams_mixed|extras|reused"
-    "|differential|chosen_keys|product_keys|beside|mixing|laurel_rank|gated_norms|norm_gate_rank"
+    "|, "
+    "(gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias|input_copies|query_experts|head_sinks|idle_experts|scores_shared|router_dim|streams_mixed|extras|reused|differential|chosen_keys|product_keys|beside|mixing|laurel_rank|gated_norms|norm_gate_rank"
     r"|residual_scales)=(\(\)|[^,)]+)"
-    "|, window=None, rope_norm=False, query_gate=False"
-    "|, out_bias=None, norm=True"
+    "|, window=None, rope_norm=False, query_gate=False|, out_bias=None, norm=True"
 )
 """Fields of layers that the former hash left out."""
 _COMPONENT = re.compile(r"(component='(\w+)', role=.*?active=Fraction\(\d+, \d+\))")

@@ -91,11 +91,7 @@ def stays_in(chip: Chip, bound: str, moved: float) -> str:
 def impossible(seconds: float, least: float, bound: str, stays: str = "") -> str:
     """Why a time below the least cannot be; `stays` names a memory that holds all the bytes."""
     times = least / seconds
-    causes = [
-        "a call that did not wait for the result",
-        "a division by runs or devices",
-        "another unit",
-    ]
+    causes = ["a call that did not wait", "a division by runs or devices", "another unit"]
     if stays:
         causes.insert(0, f"bytes that stay in {stays} between runs")
     if times <= NEAR:

@@ -85,14 +85,9 @@ def adapted(entries: Mapping[str, Entry], folder: Path) -> dict[str, Entry | Ada
 def _check(config: Any, path: Path) -> None:
     kind = config.get("peft_type") if isinstance(config, dict) else None
     if kind != "LORA":
-        raise BadRequest(
-            f"'{path}': peft_type is {shown(kind)}; only 'LORA' adapters are supported"
-        )
+        raise BadRequest(f"'{path}': peft_type is {shown(kind)}; it must be 'LORA'")
     if config.get("use_dora"):
-        raise BadRequest(
-            f"'{path}': use_dora is true; merge this adapter into the model with PEFT and "
-            "serve the result"
-        )
+        raise BadRequest(f"'{path}': use_dora is true; merge it with PEFT and serve the result")
     alphas = [config.get("lora_alpha"), *(config.get("alpha_pattern") or {}).values()]
     if not all(type(alpha) in (int, float) for alpha in alphas):
         raise BadRequest(f"'{path}': lora_alpha is {shown(alphas[0])}; it must be a number")

@@ -147,8 +147,7 @@ def check_rows(tokens_BT: jax.Array) -> None:
     """Raise BadRequest unless the tokens are [B, T]."""
     if jnp.ndim(tokens_BT) != 2:
         raise BadRequest(
-            f"tokens are {list(jnp.shape(tokens_BT))}; give [B, T], and a single row as "
-            "tokens[None]"
+            f"tokens are {list(jnp.shape(tokens_BT))}; give [B, T], one row as tokens[None]"
         )
 
 

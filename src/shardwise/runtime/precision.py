@@ -16,9 +16,7 @@ DTYPES: Mapping[str, Any] = {name: getattr(jnp, word) for name, word in WORDS.it
 def dtype_of(name: str) -> Any:
     """The JAX dtype of a plan's dtype; raises BadRequest for one that cannot compute."""
     if name not in DTYPES:
-        raise BadRequest(
-            f"dtype '{name}' cannot be computed by the runtime; use one of {', '.join(DTYPES)}"
-        )
+        raise BadRequest(f"dtype '{name}' is not supported by the runtime; use {', '.join(DTYPES)}")
     return DTYPES[name]
 
 

@@ -58,10 +58,8 @@ def detected(environment: Mapping[str, str] | None = None) -> bool:
 
 
 def use_devices(cpu_devices: int | None) -> None:
-    """Run on so many virtual CPU devices, or on what is here; before JAX is first used.
-
-    Where there is neither a TPU (JAX's import says so by TPU_SKIP_MDS_QUERY) nor another
-    accelerator, only CPUs are left: libtpu would log a page of errors before it gives up.
+    """Run on so many virtual CPU devices, or on what is here; before JAX is first used. Without an
+    accelerator (TPU_SKIP_MDS_QUERY is how JAX says no TPU) libtpu would log errors: it is left out.
     """
     if cpu_devices is not None:
         use_cpu(cpu_devices)

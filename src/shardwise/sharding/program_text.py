@@ -49,9 +49,7 @@ def program_source(program: Program, styles: Sequence[Style] = ("shard_map", "ji
     for style in styles:
         check_known("style", style, get_args(Style))
     if "explicit" in styles and len(styles) > 1:
-        raise BadRequest(
-            "style 'explicit' needs a mesh of Explicit axes; write that program to a separate file"
-        )
+        raise BadRequest("style 'explicit' needs Explicit axes; write it to a separate file")
     for step in program.steps:
         if step.kind in ("map", "reshape"):
             rule = "only products and communication can be written as source"

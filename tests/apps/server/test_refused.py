@@ -33,7 +33,7 @@ from shardwise.apps.server.state import ServerLimits
             "1,024 tokens, and the model takes 1,024",
         ),
         ("completions", {**PROMPT, "max_tokens": "9"}, "max_tokens", "a whole number; it is '9'"),
-        ("completions", {**PROMPT, "max_tokens": 0}, "max_tokens", "only with echo"),
+        ("completions", {**PROMPT, "max_tokens": 0}, "max_tokens", "without echo"),
         ("completions", {**PROMPT, "max_tokens": 1023}, "max_tokens", "ask for at most 1,022"),
         ("completions", {**PROMPT, "n": 0}, "n", "at least 1"),
         ("completions", {**PROMPT, "n": True}, "n", "a whole number"),
@@ -99,7 +99,7 @@ from shardwise.apps.server.state import ServerLimits
             "chat/completions",
             {**CHAT, "max_tokens": 1, "max_completion_tokens": 1},
             "max_tokens",
-            "former",
+            "replaces max_tokens",
         ),
         ("chat/completions", {**CHAT, "max_tokens": 1024}, "max_tokens", "ask for at most"),
         (
@@ -112,7 +112,7 @@ from shardwise.apps.server.state import ServerLimits
             "chat/completions",
             {**CHAT, "chat_template_kwargs": {"tools": 1}},
             "chat_template_kwargs",
-            "of its own",
+            "is a field of the request",
         ),
     ],
 )

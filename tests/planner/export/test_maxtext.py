@@ -130,11 +130,11 @@ def test_a_degree_of_minus_one_takes_what_the_devices_leave(two_slices):
 
 def test_contradicting_maxtext_flags_are_refused(two_slices):
     text = export_plan(*two_slices, "maxtext")
-    with pytest.raises(BadRequest, match="dcn_\\* flags multiply to 4 slices, compile_topology"):
+    with pytest.raises(BadRequest, match="dcn_\\* flags multiply to 4 slices and compile_topology"):
         parse_export(text.replace("dcn_data_parallelism=2", "dcn_data_parallelism=4"), "maxtext")
     with pytest.raises(BadRequest, match="ici_fsdp_parallelism is -2; write -1, or 1 or more"):
         parse_export(text.replace("ici_fsdp_parallelism=16", "ici_fsdp_parallelism=-2"), "maxtext")
-    with pytest.raises(BadRequest, match="opt_type is 'lion'; a plan can say adamw, muon, sgd"):
+    with pytest.raises(BadRequest, match="opt_type is 'lion'; a plan can express adamw, muon, sgd"):
         parse_export(text.replace("opt_type=adamw", "opt_type=lion"), "maxtext")
     pax = parse_export(text.replace("opt_type=adamw", "opt_type=adam_pax"), "maxtext")
     assert pax.optimizer == "adam"  # the same state and update

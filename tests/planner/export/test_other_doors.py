@@ -231,7 +231,12 @@ def test_a_key_that_is_changed_changes_the_plan_or_is_named(name):
 @pytest.mark.parametrize(
     ("text", "old", "new", "said"),
     [
-        (NEOX, '"stage": 1', '"stage": 3', "zero_optimization.stage is '3'.*a plan can say 0, 1"),
+        (
+            NEOX,
+            '"stage": 1',
+            '"stage": 3',
+            "zero_optimization.stage is '3'.*a plan can express 0, 1",
+        ),
         (FOUNDRY, "mpt_causal_lm", "other_lm", "model.name is 'other_lm'.*hf_causal_lm"),
         (FOUNDRY, "microbatch_size: 8", "microbatch_size: auto", "'auto'.*write a number"),
         (OLMO, "sequential", "parallel", "model.block_type is 'parallel'.*sequential or llama"),

@@ -128,7 +128,7 @@ def test_arguments_of_the_trainer(more, field, value):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"{LINE} --optim lion_8bit", "optim is 'lion_8bit'; a plan can say"),
+        (f"{LINE} --optim lion_8bit", "optim is 'lion_8bit'; a plan can express"),
         (
             LINE.replace("sft.py", "dpo.py"),
             "rl is 'dpo', whose step has passes that a plan does not",

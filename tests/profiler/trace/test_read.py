@@ -65,11 +65,11 @@ def test_a_bare_list_of_events_is_chrome_format_too(tmp_path):
             "event 1 .*: 'name' is None; it must be text, as in Chrome's format",
         ),
         ("a.trace.json", b'{"traceEvents": []}', "none of a compiled op"),
-        ("a.trace.json.gz", b"plain text", "is not a complete gzip file"),
+        ("a.trace.json.gz", b"plain text", "is not a whole gzip file"),
         (
             "a.trace.json.gz",
             gzip.compress(b"x" * 9999, mtime=0)[:-12],
-            "is not a complete gzip file",
+            "is not a whole gzip file",
         ),
         ("a.csv", b"a,b", "the ending says the format"),
         ("a.xplane.pb", b"nothing of the kind" * 30, "is no capture of jax.profiler"),

@@ -220,5 +220,5 @@ def test_prompts_that_nobody_can_answer_are_refused():
     engine = engine_of()
     with pytest.raises(BadRequest, match="the prompt is empty; give at least 1 token"):
         engine.add([])
-    with pytest.raises(BadRequest, match="has 96 tokens and the model takes 96 with the answer"):
+    with pytest.raises(BadRequest, match="has 96 tokens, and the model takes 96 in prompt"):
         engine.add(list(range(96)))

@@ -92,5 +92,5 @@ def test_a_folder_says_ends_defaults_and_template(tmp_path):
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(BadRequest, match=r"has no tokenizer\.json; put the model's own"):
+    with pytest.raises(BadRequest, match=r"has no tokenizer\.json; put the model's tokenizer"):
         read_model_text(tmp_path)

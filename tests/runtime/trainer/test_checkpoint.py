@@ -106,7 +106,7 @@ def test_a_full_disk_loses_nothing(keeper, monkeypatch):
     with pytest.raises(
         ShardwiseError,
         match=r"no room for the checkpoint of step 2 in .*it takes 140 B, .* are free "
-        r"\(No space left on device\); the last good checkpoint is step 1: free space and "
+        r"\(No space left on device\); the last good one is step 1: free space and "
         "start again "
         "with --resume",
     ):

@@ -110,7 +110,7 @@ def test_a_place_that_could_not_be_written_is_refused_before_the_run(tmp_path):
     for place, said in {
         run.out: "overlaps --out '.*', which holds the run",
         run.out / "checkpoints" / "hf": "overlaps --out '.*', which holds the run",
-        tmp_path / "file" / "hf": "'.*file' is not a folder to write in",
+        tmp_path / "file" / "hf": "'.*file' is no writable folder",
     }.items():
         with pytest.raises(BadRequest, match=said):
             train(replace(run, save_hf=place, config=CONFIG))

@@ -65,9 +65,7 @@ def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
     said = []
     with sole(tmp_path, "a", said.append):
         pass
-    assert said == [
-        f"'{tmp_path}' does not support locks; a second training in it cannot be detected"
-    ]
+    assert said == [f"'{tmp_path}' has no locks; a second training in it is not detected"]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

@@ -93,7 +93,7 @@ def test_an_interrupt_saves_its_step_and_the_run_goes_on(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         train(cut, stop, said.append)
-    assert "stopping after this step is done and saved; press Ctrl-C again to stop at once" in said
+    assert "stopping after this step is saved; press Ctrl-C again to stop at once" in said
     assert signal.getsignal(signal.SIGINT) is before
     resumed = train(cut)
     assert resumed.from_step == 4
@@ -116,7 +116,7 @@ def test_a_second_interrupt_ends_the_run_at_once(tmp_path):
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     run = make_run(tmp_path, settings=Settings(steps=1))
     train(run)
-    with pytest.raises(BadRequest, match="holds a run up to step 1; continue it with --resume"):
+    with pytest.raises(BadRequest, match="holds a run up to step 1; add --resume"):
         train(run)
 
 
@@ -316,7 +316,7 @@ def test_a_damaged_checkpoint_is_told_with_the_one_that_is_used(tmp_path, all_of
     for step in (3, 6) if all_of_them else (6,):
         file = next(tmp_path.glob(f"out/checkpoints/step-{step:08}/*.safetensors"))
         file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(BadRequest, match="holds a run up to step 6; continue it with --resume"):
+    with pytest.raises(BadRequest, match="holds a run up to step 6; add --resume"):
         train(run)
     notes = []
     again = train(replace(run, resume=True), note=notes.append)

@@ -58,7 +58,7 @@ def supervised(tmp_path, number, *more, step=3, when="halt"):
 @pytest.mark.parametrize("number", spread([signal.SIGTERM, signal.SIGINT], quick=0, slow=1))
 def test_a_supervisor_passes_a_signal_on_and_all_end(tmp_path, number):
     said, _ = supervised(tmp_path, number)
-    assert "stopping after this step is done and saved" in said
+    assert "stopping after this step is saved" in said
     assert said.endswith(f"stopped by {int(number)}\n")
 
 
@@ -120,9 +120,7 @@ def test_the_first_is_kept_and_the_second_raised():
         with pytest.raises(Stop):
             signal.raise_signal(signal.SIGTERM)
         assert signals.urgent
-    assert said == [
-        "stopping after this step is done and saved; press Ctrl-C again to stop at once"
-    ]
+    assert said == ["stopping after this step is saved; press Ctrl-C again to stop at once"]
 
 
 def test_sigterm_saves_its_step(tmp_path):

@@ -233,11 +233,7 @@ async def _tokens(state: ServerState, prompt: str, special: bool) -> list[int]:
 async def detokenize(state: ServerState, _: Request, fields: DetokenizeFields) -> Response:
     """The text of tokens."""
     if len(fields.tokens) > MOST_TOKENS:
-        raise bad(
-            "tokens",
-            f"tokens has {len(fields.tokens):,} ids, and the limit is {MOST_TOKENS:,}; "
-            "send them in parts",
-        )
+        raise bad("tokens", f"tokens: {len(fields.tokens):,} ids, over {MOST_TOKENS:,}; send parts")
     if fields.tokens:
         check_tokens(state, fields.tokens, "tokens")
     with refused("tokens"):

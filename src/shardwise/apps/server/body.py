@@ -58,8 +58,7 @@ def _check_kind(request: Request) -> None:
     if coding not in ("", "identity"):
         raise ApiError(
             415,
-            "Content-Encoding: this server reads uncompressed bodies only; send the body "
-            "uncompressed, without this header",
+            "Content-Encoding: send the body uncompressed, without this header",
             headers={"Accept-Encoding": "identity"},
         )
 
@@ -84,9 +83,7 @@ async def _read(state: ServerState, request: Request, body: bytearray) -> None:
                         headers={"Retry-After": "1"},
                     )
     except TimeoutError:
-        raise ApiError(
-            408, f"the body did not arrive within {limits.upload:g} s; send it faster, or send less"
-        ) from None
+        raise ApiError(408, f"the body did not arrive within {limits.upload:g} s") from None
 
 
 def _too_large(limit: int) -> ApiError:

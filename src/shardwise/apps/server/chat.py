@@ -150,10 +150,6 @@ async def chat_wish(state: ServerState, fields: ChatFields) -> Wish:
 def _check(fields: ChatFields) -> None:
     """Raises ApiError for fields that do not go together."""
     if fields.max_tokens is not None and fields.max_completion_tokens is not None:
-        raise bad(
-            "max_tokens", "max_tokens is the old name of max_completion_tokens; give one of them"
-        )
+        raise bad("max_tokens", "max_completion_tokens replaces max_tokens; give one")
     if fields.top_logprobs is not None and not fields.logprobs:
-        raise bad(
-            "top_logprobs", "top_logprobs needs logprobs: true; set it, or leave top_logprobs out"
-        )
+        raise bad("top_logprobs", "top_logprobs needs logprobs: true")

@@ -48,10 +48,7 @@ async def complete(state: ServerState, request: Request, fields: CompletionField
     prompts, shown = await prompts_of(state, fields.prompt, "prompt", special=special)
     most = DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
     if not most and not fields.echo:
-        raise bad(
-            "max_tokens",
-            "max_tokens is 0, which is allowed only with echo; give at least 1, or set echo",
-        )
+        raise bad("max_tokens", "max_tokens is 0; without echo, give at least 1")
     check_room(state, prompts, most or 1, "max_tokens")
     echo = bool(fields.echo)
     wish = Wish(

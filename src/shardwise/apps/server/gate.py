@@ -86,9 +86,7 @@ class Gate:
         state = self.state
         if state.draining and path not in WATCHED:
             end = {"Connection": "close", "Retry-After": "10"}
-            return ApiError(
-                503, "the server is shutting down and takes no new requests", headers=end
-            )
+            return ApiError(503, "the server is stopping; it takes no new requests", headers=end)
         if not state.api_keys or path in OPEN:
             return None
         scheme, _, key = headers.get("authorization", "").partition(" ")

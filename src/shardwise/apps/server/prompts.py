@@ -115,10 +115,7 @@ async def chat_prompt(
         )
     for name in more:
         if name in RESERVED:
-            raise bad(
-                "chat_template_kwargs",
-                f"chat_template_kwargs: give {name} as a field of the request",
-            )
+            raise bad("chat_template_kwargs", f"{name} is a field of the request; give it there")
     given = {
         "messages": [_message(message) for message in messages],
         "tools": [tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
@@ -141,7 +138,5 @@ def _message(message: Message) -> dict[str, Any]:
         try:
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
         except (ValueError, RecursionError):
-            raise bad(
-                "messages", "messages: the arguments of a tool call are not JSON; send valid JSON"
-            ) from None
+            raise bad("messages", "messages: the arguments of a tool call are not JSON") from None
     return found

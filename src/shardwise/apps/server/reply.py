@@ -131,10 +131,7 @@ async def reply(
 ) -> Response:
     """The response to a request for answers. Raises ApiError where there will be none."""
     if fields.stream_options is not None and not fields.stream:
-        raise bad(
-            "stream_options",
-            "stream_options needs stream: true; set it, or leave stream_options out",
-        )
+        raise bad("stream_options", "stream_options needs stream: true")
     answering = Answering(state, wish)
     begun = False
     try:

@@ -212,10 +212,7 @@ async def _end(
     await _heard(server, time.monotonic() + SILENT)
     await asyncio.sleep(LINGER)  # who is connected and has asked before may ask again
     if not await state.drained(end):
-        state.thread.stop(
-            "the server stopped before this answer was complete; a longer --drain-time gives it "
-            "more time"
-        )
+        state.thread.stop("the server stopped before the answer ended; raise --drain-time")
         if not await state.drained(time.monotonic() + HURRY):
             _leave(server)
     engine = state.replica.engine

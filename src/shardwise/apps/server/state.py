@@ -91,9 +91,7 @@ class ServerState:
             )
         if self.reported + reported > limits.reported * AT_ONCE:
             raise ApiError(
-                429,
-                "the server is reporting on other prompts; try again",
-                headers={"Retry-After": "10"},
+                429, "the server reports on other prompts; try again", headers={"Retry-After": "10"}
             )
         if answers > self.limits.queue:
             raise bad("n", f"{answers} answers at once; this server holds {self.limits.queue}")
@@ -101,8 +99,7 @@ class ServerState:
             raise ApiError(
                 429,
                 f"{self.waiting} answers wait or run already, and the limit is "
-                f"{self.limits.queue}; "
-                "try again later",
+                f"{self.limits.queue}; try again later",
                 headers={"Retry-After": str(self.retry_after())},
             )
         self.waiting += answers

@@ -84,9 +84,7 @@ def parse_text(
         given = given_fields(None if model is None else str(model), cfg, piece, lengths)
         return parse_serve(text, target, given)
     if any(lengths):
-        raise BadRequest(
-            "--input and --output say the load of a server; this is not a server's file"
-        )
+        raise BadRequest("--input and --output are for a server's file; leave them out")
     named = None if cfg is None else (str(model), cfg)
     plan = parse_export(text, target, model=named, piece=piece)
     held = Hardware(constants=plan.constants).of_plan(plan).slice(plan.slice).slice

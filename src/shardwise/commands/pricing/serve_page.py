@@ -54,8 +54,7 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
         Fact(
             "TTFT",
             f"{format_seconds(result.ttft_seconds.expected)}{_first_text(result)} on an idle "
-            "server; prefill takes "
-            f"{format_seconds(result.prefill_seconds.expected)}",
+            f"server; prefill takes {format_seconds(result.prefill_seconds.expected)}",
         ),
         Fact(
             "speed",

@@ -201,9 +201,8 @@ class ServeModelRequest:
         if not self.path.endswith(PLAN_ENDINGS):
             if self.model is not None:
                 raise BadRequest(
-                    f"'{self.path}' is not a plan's file ({', '.join(PLAN_ENDINGS)}); "
-                    "--model names "
-                    "the checkpoint to serve with a plan"
+                    f"'{self.path}' is not a plan's file ({', '.join(PLAN_ENDINGS)}); --model "
+                    "names the checkpoint to serve with a plan"
                 )
             return None
         plan = load_plan(self.path, hardware=Hardware(files=self.hw_files))

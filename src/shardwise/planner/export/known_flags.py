@@ -244,9 +244,7 @@ def _left_by_script(text: str) -> list[str]:
     names = ", ".join(f"${name}" for name in sorted({*launch.unset} - _OF_SHELL))
     empty = [f"the script takes {names} from its caller: read as empty"] if names else []
     flags = [name for name in _OF_XLA if name in launch.environment and NOTE not in text]
-    empty += [
-        f"{name} is set and was not read; XLA is priced with its default flags" for name in flags
-    ]
+    empty += [f"{name} was not read; XLA is priced with default flags" for name in flags]
     if not launch.others:
         return empty
     many = f"{launch.others} more program{'s' if launch.others > 1 else ''}"

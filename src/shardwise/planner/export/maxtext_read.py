@@ -222,9 +222,7 @@ def _read_mesh(given: Flags, devices: int | None) -> Fields:
 
     both = {word: degree("ici", word) * degree("dcn", word) for word in _WORDS}
     if both["tensor"] > 1 and both["tensor_sequence"] > 1:
-        raise BadRequest(
-            f"{TARGET}: tensor and tensor_sequence are both above 1; a plan has one tensor axis"
-        )
+        raise BadRequest(f"{TARGET}: tensor and tensor_sequence are both above 1; keep one")
     mesh = {
         "replica": degree("dcn", "data"),
         "data": degree("ici", "data"),
@@ -378,9 +376,7 @@ def _read_custom(given: Flags) -> tuple[str, dict[str, str]]:
         said = [name for name in told if name in given] or [told[0]]
         at = {name: given.word(name, PLACES, usual) for name in said}
         if len(set(at.values())) > 1:
-            raise BadRequest(
-                f"{TARGET}: {', '.join(at)} are placed differently; a plan places them together"
-            )
+            raise BadRequest(f"{TARGET}: {', '.join(at)} are placed differently; place them alike")
         places[kind] = at[said[0]]
     inner = {kind: place for kind, place in places.items() if place != "recompute"}
     if inner == {"block_input": "offload"}:

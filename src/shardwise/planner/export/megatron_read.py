@@ -304,8 +304,7 @@ def _read_stages(given: Flags, stages: int) -> Fields:
     if sum(per_stage) != layers:
         total = sum(per_stage)
         raise BadRequest(
-            f"{TARGET}: the stages have {total} layers and --num-layers is {layers}; make them "
-            "equal"
+            f"{TARGET}: the stages have {total} layers, --num-layers {layers}; make them equal"
         )
     said: Fields = {"layers_per_stage": per_stage, "virtual_stages": virtual}
     if stages > 1:

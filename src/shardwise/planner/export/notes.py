@@ -223,9 +223,8 @@ def noted(text: str, said: Fields) -> Fields:
             value = parse_json(held, "the note")
         except BadRequest:
             raise BadRequest(
-                f"the line {shown(line, 200)} is not a note; write '{NOTE}FIELD: VALUE', the "
-                "value as "
-                "JSON"
+                f"the line {shown(line, 200)} is not a note; write '{NOTE}FIELD: VALUE', the value "
+                "as JSON"
             ) from None
         if isinstance(value, dict) and set(value) == {"reads", "means"}:
             if said.get(key) == value["reads"]:

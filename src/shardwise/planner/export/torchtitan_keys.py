@@ -178,9 +178,7 @@ def _converter(name: str, found: Mapping[str, Any]) -> dict[str, bool]:
         raise unknown("converter of TorchTitan", name, ("float8", "quantize.linear.float8", "mx"))
     recipe = str(found.get(f"{name}.recipe_name", ""))
     if kind == "MXFP8" and recipe and not recipe.startswith("mxfp8"):
-        raise BadRequest(
-            f"{TARGET}: {name}.recipe_name is {shown(recipe)}; a plan can express mxfp8"
-        )
+        raise BadRequest(f"{TARGET}: {name}.recipe_name is {shown(recipe)}; use mxfp8")
     part = "GroupedExperts" if "grouped_mm" in name else "Linear"
     return {f"converter.{kind}{part}Converter": True}
 

@@ -230,8 +230,7 @@ def _read_batch(given: Mapping[str, Any], ranks: int, stages: int) -> Fields:
         if rounds != 1:
             raise BadRequest(
                 f"{TARGET}: global_batch_size is {rounds} times what the ranks take at once; a "
-                "plan's microbatches all pass through the pipeline at once, so raise "
-                "local_batch_size"
+                "plan's microbatches all pass the pipeline at once, so raise local_batch_size"
             )
         name = "parallelism.pipeline_parallel_microbatch_size"
         each = count_of(TARGET, name, given[name])

@@ -169,8 +169,7 @@ def _guesses(said: Mapping[str, Any]) -> int:
     if guess and guess.get("decoding_type") != "NGram":
         raise BadRequest(
             f"{TARGET}: speculative_config is {shown(guess)}; a plan can express decoding_type "
-            "NGram "
-            "with max_draft_len"
+            "NGram with max_draft_len"
         )
     what = f"{TARGET}: max_draft_len"
     return whole(guess.get("max_draft_len"), what, least=1, most=1024) if guess else 0
@@ -197,7 +196,7 @@ TRTLLM = ServerProgram(
     options_flag=OPTIONS,
     options=options,
     lost={
-        "dtypes.weights": "MODEL must be a checkpoint stored in this dtype; TensorRT-LLM serves "
+        "dtypes.weights": "MODEL must be a checkpoint of this dtype; TensorRT-LLM serves "
         f"{CHECKPOINT}s"
     },
 )

@@ -191,8 +191,7 @@ def _guesses(text: str) -> int:
     if method != "ngram" or "num_speculative_tokens" not in held:
         raise BadRequest(
             f"{TARGET}: --speculative-config is {shown(text)}; a plan can express method ngram "
-            "with "
-            "num_speculative_tokens"
+            "with num_speculative_tokens"
         )
     what = f"{TARGET}: num_speculative_tokens"
     return whole(held["num_speculative_tokens"], what, least=1, most=1024)

@@ -71,9 +71,8 @@ def sums_across_rows(e: Evidence) -> Iterator[Finding]:
                 "times the time of memory"
             ),
             remedy=(
-                "sum over a leading dim, or add the parts as arrays of their own: "
-                "sum(y[at[:, k]] * w[:, k, None] for k in range(K)) in place of "
-                "(y[at] * w[..., None]).sum(1)"
+                "sum over a leading dim, or add the parts as arrays of their own: sum(y[at[:, k]] "
+                "* w[:, k, None] for k in range(K)) in place of (y[at] * w[..., None]).sum(1)"
             ),
         )
 

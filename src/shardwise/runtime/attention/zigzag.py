@@ -27,9 +27,7 @@ def zigzag_order(tokens: int, places: int) -> np.ndarray:
     """
     if tokens % (2 * places):
         rule = f"it must divide by 2 x {places} devices"
-        raise BadRequest(
-            f"rows of {tokens} tokens cannot be sharded in zig-zag order; {rule}, so pad them"
-        )
+        raise BadRequest(f"rows of {tokens} tokens cannot be sharded zig-zag; {rule}, so pad them")
     parts = np.arange(tokens).reshape(2 * places, -1)
     pairs = [(d, 2 * places - 1 - d) for d in range(places)]
     return parts[np.array(pairs)].reshape(-1)

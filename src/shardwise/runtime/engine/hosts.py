@@ -101,9 +101,7 @@ class HostLink:
 def end_without(name: str, why: BaseException) -> None:
     """Say who has died, and end this process at once: its devices may wait for ever."""
     said = "it said nothing" if isinstance(why, TimeoutError) else str(why)
-    sys.stderr.write(
-        f"error: {name} has died ({said}); no step can run without it, so this host stops\n"
-    )
+    sys.stderr.write(f"error: {name} has died ({said}); no step runs without it; stopping\n")
     sys.stderr.flush()
     os._exit(DIED)
 

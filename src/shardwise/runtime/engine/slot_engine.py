@@ -97,9 +97,7 @@ class SlotEngine:
     def insert(self, prefix: Prefix, slot: int) -> None:
         """Let a sequence go on in a free slot; the prefix may be inserted again elsewhere."""
         if not 0 <= slot < self._slots or slot in self._held:
-            raise BadRequest(
-                f"slot {slot} is in use, or is not one of the {self._slots} slots; free it first"
-            )
+            raise BadRequest(f"slot {slot} is in use or not one of {self._slots}; free it first")
         held = replace(prefix.generation, tokens=list(prefix.generation.tokens))
         self._held[slot] = held
         self._arriving[slot] = Prefix(held, prefix.contents)

@@ -56,10 +56,7 @@ def _training(plan: TrainPlan) -> Iterator[str]:
             f"mtp_layers is {plan.mtp_layers}; the runtime predicts one token ahead, so set it to 0"
         )
     for part in (kind for kind in plan.remat_kinds if kind in PART_OF):
-        yield (
-            f"remat_kinds names {part}; the runtime treats {PART_OF[part]} as one kind, so "
-            f"name {PART_OF[part]}"
-        )
+        yield (f"remat_kinds names {part}; the runtime has only {PART_OF[part]}, so name that")
     if plan.logit_chunks > 1:
         yield (
             f"logit_chunks is {plan.logit_chunks}; the runtime makes all logits of a microbatch at "

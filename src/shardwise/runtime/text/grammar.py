@@ -129,8 +129,7 @@ class Grammars:
         text = what if isinstance(what, str) else json.dumps(what)
         if len(text) > MOST_CHARACTERS:
             raise BadRequest(
-                f"{form} has {len(text):,} characters, and the limit is {MOST_CHARACTERS:,}; "
-                "shorten it"
+                f"{form} has {len(text):,} characters, over {MOST_CHARACTERS:,}; shorten it"
             )
         if not text:
             raise BadRequest(f"{form} is empty; describe the answer")

@@ -180,8 +180,7 @@ def read_model_text(folder: Path) -> ModelText:
     if not is_folder(folder):
         raise BadRequest(
             f"'{folder}' is not a folder; give the folder of a checkpoint (config.json, "
-            "safetensors, "
-            "tokenizer.json), or a plan for one"
+            "safetensors, tokenizer.json), or a plan for one"
         )
     if not is_file(path):
         raise BadRequest(

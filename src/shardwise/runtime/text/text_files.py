@@ -120,6 +120,4 @@ def read_object(path: Path) -> Mapping[str, Any]:
 
 
 def _wrong(path: Path, key: str, value: Any, rule: str) -> BadRequest:
-    return BadRequest(
-        f"'{path}': {key} is {shown(value)}; it must be {rule}: correct it, or {REMEDY}"
-    )
+    return BadRequest(f"'{path}': {key} is {shown(value)}; it must be {rule}: fix it, or {REMEDY}")

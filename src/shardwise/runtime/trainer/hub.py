@@ -42,9 +42,7 @@ def check_target(folder: Path, out: Path, config: Mapping[str, Any]) -> None:
         raise BadRequest(f"--save-hf cannot write the model's config.json: {error}") from None
     above = next(p for p in place.parents if p.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise BadRequest(
-            f"cannot write --save-hf '{folder}': '{above}' is not a folder to write in"
-        )
+        raise BadRequest(f"cannot write --save-hf '{folder}': '{above}' is no writable folder")
 
 
 def _holds_one(folder: Path) -> bool:

@@ -34,11 +34,7 @@ def sole(
         raise BadRequest(f"cannot write to --out '{folder}': {error.strerror}") from None
     with file:
         if not _taken(file, folder, time.monotonic() + patience):
-            note(
-                Caution(
-                    f"'{folder}' does not support locks; a second training in it cannot be detected"
-                )
-            )
+            note(Caution(f"'{folder}' has no locks; a second training in it is not detected"))
         yield
 
 

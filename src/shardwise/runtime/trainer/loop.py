@@ -302,8 +302,8 @@ def _start(run: TrainRun, keeper: Keeper, note: Note) -> int:
     if not run.resume and (newest is not None or damaged):
         last = max([newest or 0, *damaged])
         raise BadRequest(
-            f"'{run.out}' already holds a run up to step {last}; continue it with --resume, or "
-            "give another --out"
+            f"'{run.out}' already holds a run up to step {last}; add --resume, or give another "
+            "--out"
         )
     after = "starting at step 0" if newest is None else f"continuing from step {newest}"
     for step, why in damaged.items():

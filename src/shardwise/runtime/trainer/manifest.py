@@ -118,8 +118,7 @@ def check_identity(
             was, now = (_named(x.get(key)) for x in (found, wanted))
             raise BadRequest(
                 f"the checkpoint '{folder}' was made with {_named(key)} {was}, and this run has "
-                f"{now}; use the same value, or start a new run from weights: --init FOLDER "
-                "--out "
+                f"{now}; use the same value, or start a new run from weights: --init FOLDER --out "
                 "ANOTHER"
             )
     return manifest

@@ -57,9 +57,7 @@ class Settings:
         if self.steps < 1:
             raise BadRequest(f"--steps is {self.steps}; it must be at least 1")
         if not 0 <= self.warmup <= self.steps:
-            raise BadRequest(
-                f"--warmup {self.warmup} is outside 0..{self.steps}; it may be at most --steps"
-            )
+            raise BadRequest(f"--warmup {self.warmup} is outside 0..{self.steps}, up to --steps")
         for name in ("lr", "clip", "decay"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise BadRequest(f"--{name} is {getattr(self, name)}; it must be 0 or more")

@@ -111,9 +111,7 @@ def proved(folder: Path, manifest: Manifest) -> Saved:
         for name, entry in _entries(folder, manifest, about).items():
             array, starts = _parsed(folder, name)
             if array not in manifest.tree:
-                raise _refused(
-                    folder, f"'{about.name}' holds {shown(name)}, which belongs to no array"
-                )
+                raise _refused(folder, f"'{about.name}' holds {shown(name)}, of no array")
             found[array].append(SavedPiece(starts, entry))
     for array, whole in manifest.tree.items():
         wrong = next((p for p in found[array] if p.entry.dtype.name != whole.dtype), None)

@@ -90,8 +90,7 @@ class Signals:
             if times == 1 and (self._waits or self.came is not None):
                 with suppress(OSError, RuntimeError):
                     self._note(
-                        "stopping after this step is done and saved; press Ctrl-C again to stop "
-                        "at once"
+                        "stopping after this step is saved; press Ctrl-C again to stop at once"
                     )
             if times > 1 and not self._ended.wait(GRACE):
                 os._exit(128 + number)

@@ -248,15 +248,13 @@ class Watch:
         if step == 0 and "SIGABRT" in how:
             return ShardwiseError(
                 f"process {index} of {self.count} on {host} {how} before the first step: it did "
-                f"not reach the others at {self.place}; start all {self.count} processes, with "
-                "an "
+                f"not reach the others at {self.place}; start all {self.count} processes, with an "
                 "address that each can reach"
             )
         return ShardwiseError(
             f"process {index} of {self.count} on {host} {how} after step {step}; the others were "
             "stopped because they cannot continue without it. Saved checkpoints are kept: start "
-            "all "
-            f"{self.count} again with --resume"
+            f"all {self.count} again with --resume"
         )
 
 

@@ -170,7 +170,7 @@ def test_the_result_is_plain_and_names_the_slice():
 
 @pytest.mark.parametrize("name", ["", "4x", "a:b", "Mine", "a b"])
 def test_a_name_that_no_slice_could_have_is_refused(name):
-    with pytest.raises(BadRequest, match="is not a name of a chip"):
+    with pytest.raises(BadRequest, match="is not a chip name"):
         calibrate_machine(name)
 
 

@@ -149,10 +149,7 @@ def calibrate_machine(
     Raises BadRequest for a name that no slice could be spelt with, MissingPart without JAX.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
-        raise BadRequest(
-            f"--name '{name}' is not a name of a chip; use small letters, digits, - and _, "
-            "like here"
-        )
+        raise BadRequest(f"--name '{name}' is not a chip name; use small letters, digits, - and _")
     times = run_here(
         JOB,
         {"devices": cpu_devices, "attention": KERNEL, "program_seconds": program_seconds},

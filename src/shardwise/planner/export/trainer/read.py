@@ -245,9 +245,8 @@ def _per_node(given: Given) -> int:
     if nodes is not None and (total := given.take("num_processes")) is not None:
         return whole(given.target, "the processes of a node", int(total) / int(nodes))
     raise BadRequest(
-        f"{given.target}: fsdp_sharding_strategy is HYBRID_SHARD, which shards within a node, "
-        "and the text does not give the number of GPUs per node; give num_machines and "
-        "num_processes"
+        f"{given.target}: fsdp_sharding_strategy is HYBRID_SHARD, which shards within a node, and "
+        "the text does not give the number of GPUs per node; give num_machines and num_processes"
     )
 
 
@@ -455,9 +454,7 @@ def _rank(given: Given) -> int:
     adapter = str(given.take("adapter", default="")).lower()
     adapter = "" if adapter == "none" else adapter
     if adapter not in ("", "lora", "qlora"):
-        raise BadRequest(
-            f"{given.target}: adapter is {shown(adapter)}; a plan can express lora and qlora"
-        )
+        raise BadRequest(f"{given.target}: adapter is {shown(adapter)}; use lora or qlora")
     if not (adapter or given.on("use_peft", "use_lora")):
         return 0
     return given.count_of("lora_r", given.take("lora_r", "lora_rank", default=16))
