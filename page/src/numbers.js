@@ -8,7 +8,7 @@ export function short(value, unit = "") {
   if (typeof value !== "number") return String(value);
   if (unit === "days") return `${Number(value.toPrecision(4)).toLocaleString("en")} days`;
   if (unit === "ratio" || unit === "value") return short(value);
-  if (/^USD(\/h|\/Mtokens)?$/.test(unit)) return dollars(value) + (unit === "USD/h" ? "/h" : "");
+  if (/^USD(\/h|\/Mtokens)?$/.test(unit)) return unit === "USD/h" ? `${dollars(value, true)}/h` : dollars(value);
   if (unit === "share") return `${digits(value * 100)} %`;
   if (/^[a-zA-Z]{4,}(\/\w+)?$/.test(unit) && unit !== "bytes" && unit !== "bytes/s" && !/FLOP/.test(unit)) return worded(value, unit);
   if (unit === "bytes") return scaled(value, 1024, BINARY, "B");
@@ -20,12 +20,12 @@ export function short(value, unit = "") {
   return unit ? `${digits(value)} ${unit}` : digits(value);
 }
 
-// $4.20, $19.2k, $25M.
-function dollars(value) {
+// $4.20, $19.2k, $25M; rates have cents always, as they stand below each other.
+function dollars(value, always = false) {
   const size = Math.abs(value);
   if (size >= 1e4) return `$${billions(value).replace(" ", "")}`;
   if (size > 0 && size < 0.1) return `$${digits(value)}`;
-  const cents = size < 1000 && !Number.isInteger(value) ? 2 : 0;
+  const cents = size < 1000 && (always || !Number.isInteger(value)) ? 2 : 0;
   return `$${value.toLocaleString("en", {minimumFractionDigits: cents, maximumFractionDigits: cents})}`;
 }
 

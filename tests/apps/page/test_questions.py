@@ -57,7 +57,7 @@ def test_a_number_of_the_book_stands_in_its_sentence(page):
 
 
 def test_a_long_list_of_choices_is_refused_with_the_nearest():
-    with pytest.raises(BadRequest, match=r"word of control 'on': 'h10'; did you mean .*'h100'"):
+    with pytest.raises(BadRequest, match=r"control 'on' is 'h10'; .*nearest .*h100"):
         state_of(VIEWS["start"].state, {"on": "h10"})
 
 
@@ -66,3 +66,22 @@ def test_a_link_that_its_view_refuses_is_left_out():
     most = max(values("serving", "chips"))
     assert _links("more", VIEWS["serving"], state, {"chips": f"{most}"})
     assert _links("more", VIEWS["serving"], state, {"chips": f"{most + 1}"}) == []
+
+
+def test_serving_says_what_most_of_a_decode_step_is(page):
+    state = {"model": "llama-3.2-1b", "chips": "1", "output": "32", "fine": "quick"}
+    found = asked(page, "serving", **state)
+    (where,) = (one for one in found["figures"] if one["id"] == "where")
+    parts = {one["label"]: one["x"][0] for one in where["marks"]}
+    longest = max(parts, key=lambda name: parts[name])
+    line = next(one for one in found["lines"] if "decode step is" in one)
+    assert line.startswith(f"The longest part of a decode step is {longest}: ")
+    assert f"{parts[longest] / sum(parts.values()):.0%}".rstrip("%") in line.rpartition(",")[2]
+
+
+def test_training_has_an_answer_on_a_chip_of_which_the_book_says_nothing(page):
+    """Its rules are of a torus and of switches, and these chips are linked each to each."""
+    state = {"model": "llama-3.2-1b", "on": "mi300x", "chips": "1", "batch": "8192", "beside": ""}
+    lines = asked(page, "training", seq="512", fine="quick", **state)["lines"]
+    assert lines
+    assert not [one for one in lines if "tensor parallelism" in one]

@@ -8,6 +8,7 @@ has positions, and takes every number between its ends as the command line spell
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from shardwise.boundary.numbers import shown
@@ -101,8 +102,7 @@ class Control:
             return self._between(word)
         names = [written(value) for value in self.values]
         if len(names) > MOST_SAID:
-            remedy = "or choose one in its list"
-            raise unknown(f"word of control '{self.name}':", word, names, remedy)
+            raise self._refused(word, _one_of_many(word, names))
         said = ", ".join(names)
         raise self._refused(word, f"it is one of {said}; choose one of those")
 
@@ -193,6 +193,14 @@ def text(label: str, default: str = "", **more: Any) -> Any:
 def flag(label: str, default: bool = False, **more: Any) -> Any:
     """A control that is on or off."""
     return _field("flag", label, default, **more)
+
+
+def _one_of_many(word: str, names: Sequence[str]) -> str:
+    """The rule of a long list, and the nearest that are in it."""
+    near = get_close_matches(word, names, n=3, cutoff=0.55)
+    if not near:
+        return f"it is one of {len(names)} names; choose one in the control's list"
+    return f"it is one of {len(names)} names, nearest {', '.join(near)}; choose one of those"
 
 
 def _sized(word: str, unit: str) -> float:

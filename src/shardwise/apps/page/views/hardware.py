@@ -69,7 +69,7 @@ def _draw(state: HardwareState, answers: Sequence[Answer]) -> Drawn:
             _list(listed.chips),
         ],
         lines=[f"{shown.name}: {shown.network}.", *shown.notes],
-        source="each number has its own, below",
+        source="each number has its own, in the tables",
     )
 
 

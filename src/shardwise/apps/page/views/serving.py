@@ -33,6 +33,7 @@ from shardwise.apps.page.views.decision import (
     strongest_line,
 )
 from shardwise.commands.base.answer import Answer
+from shardwise.commands.base.layout import percent
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import kv_bytes_per_token, load_model, params_total, zoo_names
@@ -162,6 +163,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
         ],
         tables=[others(found), *changes(found.sensitivity), _plan(found)],
         lines=[
+            longest_part(found),
             *strongest_line(found.sensitivity),
             (
                 "What is served holds its targets in a simulation of the load; ideal decode below "
@@ -218,6 +220,17 @@ def where(found: ServePlanned) -> FigureData:
     """The parts of a decode step, one after the other."""
     title = "Where a decode step's time goes"
     return stacked("where", title, TIME, "step", found.where_it_goes)
+
+
+def longest_part(found: ServePlanned) -> str:
+    """What most of a decode step is."""
+    parts = found.where_it_goes
+    name, seconds = max(parts.items(), key=lambda both: both[1])
+    whole = sum(parts.values())
+    return (
+        f"The longest part of a decode step is {name}: {format_seconds(seconds)} of "
+        f"{format_seconds(whole)}, {percent(seconds / whole)}."
+    )
 
 
 def cheapest(found: ServePlanned) -> str:

@@ -85,6 +85,7 @@ def _draw(state: StartState, answers: Sequence[Answer]) -> Drawn:
         key=serving.key_figures(found),
         figures=[*serving.fronts(found)[:1], serving.where(found)],
         tables=[serving.others(found)],
+        lines=[serving.longest_part(found)],
         links=[
             *_links("All of this plan, and others", serving.VIEW, state, _served(found)),
             *_links("What the model holds", models.VIEW, state, {}),

@@ -291,7 +291,7 @@ def _tensor_bound(found: TrainPlanned) -> list[str]:
     return [
         "By the book, tensor parallelism is bound by communication over more than "
         f"{sig(row.value)} chips."
-        for row in found.book.rules
+        for row in found.book.rules or ()
         if row.name == "tensor_degree"
     ]
 
