@@ -159,21 +159,24 @@ def write_what_is_told(runs: Iterable[PublishedRun], date: str) -> None:
 
 def kept_worths(values: Mapping[str, float], runs: Iterable[PublishedRun]) -> tuple[Worth, ...]:
     """The rows of `WORTH`, as long as these constants and runs are those that it is of."""
-    held = json.loads(WORTH.read_text(encoding="utf-8")) if WORTH.exists() else {}
-    if held.get("of") != stamp(values, runs):
-        return ()
-    return tuple(worth_from(row) for row in held["rows"])
+    of, _, rows = _held_worths()
+    return rows if of == stamp(values, runs) else ()
 
 
 def told_worths(values: Mapping[str, float], runs: Iterable[PublishedRun]) -> str:
     """The table of `WORTH`; where it is of other constants or runs, that is said first."""
+    of, date, rows = _held_worths()
+    if not rows or of == stamp(values, runs):
+        return worth_table(rows)
+    return f"Of the constants of {date}, before those below.\n\n{worth_table(rows)}"
+
+
+def _held_worths() -> tuple[str, str, tuple[Worth, ...]]:
+    """What `WORTH` is of, its date and its rows; none where there is no such file."""
     if not WORTH.exists():
-        return worth_table([])
+        return "", "", ()
     held = json.loads(WORTH.read_text(encoding="utf-8"))
-    rows = worth_table([worth_from(row) for row in held["rows"]])
-    if held["of"] == stamp(values, runs):
-        return rows
-    return f"Of the constants of {held['date']}, before those below.\n\n{rows}"
+    return held["of"], held["date"], tuple(worth_from(row) for row in held["rows"])
 
 
 def worth_from(row: Mapping[str, Any]) -> Worth:

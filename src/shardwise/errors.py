@@ -93,7 +93,7 @@ def shown(value: object, longest: int = 60) -> str:
     value, _ = _beginning(value, longest)
     text = f"'{value}'" if isinstance(value, str) else _written(value)
     if not text.isprintable():
-        text = "".join(c if c.isprintable() else _escaped(c) for c in text)
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= longest else f"{text[: longest - 4]}...{text[-1]}"
 
 
@@ -112,10 +112,6 @@ def _beginning(value: Any, room: int) -> tuple[Any, int]:
         part, room = _beginning(one, room - 1)
         found.append((_beginning(name, room)[0], part))
     return (dict(found) if isinstance(value, dict) else [part for _, part in found]), room
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def _written(value: object) -> str:

@@ -32,7 +32,7 @@ def test_no_tick_is_a_power():
     axis = axis_of([200e3, 6e6], [1.0, 2.0])
     log_axis(axis, "x", [200e3, 6e6])
     assert tick_texts(axis, "x") == ["200k", "500k", "1M", "2M", "5M"]
-    ticks_at(axis, "x", [256, 4096, 512])
+    ticks_at(axis, [256, 4096, 512])
     assert tick_texts(axis, "x") == ["256", "512", "4,096"]
 
 

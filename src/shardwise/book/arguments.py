@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.book.seed import book_chip, book_slice
 from shardwise.boundary import number, whole
-from shardwise.errors import BadRequest, check_known, shown
+from shardwise.errors import BadRequest, check_known, entry_of, shown
 from shardwise.hardware import Chip, Slice
 from shardwise.hardware.totals import TreeLevel, fat_tree
 from shardwise.models import ModelConfig, load_model
@@ -200,8 +200,8 @@ def _level(value: str) -> TreeLevel:
     """`CHIP:LEVEL`, a level of the switches of a chip's nodes."""
     chip, _, level = value.partition(":")
     levels = {one.name: one for one in fat_tree(book_chip(chip))}
-    check_known(f"level of '{chip}'", level, levels, f"write it like {chip}:{next(iter(levels))}")
-    return levels[level]
+    remedy = f"write it like {chip}:{next(iter(levels))}"
+    return entry_of(f"level of '{chip}'", level, levels, remedy)
 
 
 def _state(value: str) -> TrainingState:

@@ -15,7 +15,7 @@ from shardwise.book.megatron import megatron_mfu
 from shardwise.book.serving_figures import BookServer
 from shardwise.book.simulators import Animation, batching, collective, hbm, pipeline, systolic
 from shardwise.book.simulators.simulation import check_size, check_whole
-from shardwise.errors import BadRequest, check_known, shown, unknown
+from shardwise.errors import BadRequest, entry_of, shown, unknown
 
 MOST_CHIPS = 2**24
 Setting = float | str | tuple[int, ...]
@@ -114,8 +114,7 @@ def figure_settings(figure_id: str, set: Settings | None = None) -> dict[str, Se
 
 
 def _entry(figure_id: str) -> FigureEntry:
-    check_known("figure", figure_id, FIGURES, "`shardwise book list` shows all")
-    return FIGURES[figure_id]
+    return entry_of("figure", figure_id, FIGURES, "`shardwise book list` shows all")
 
 
 def read_setting(name: str, value: Any, like: Setting) -> Setting:

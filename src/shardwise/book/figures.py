@@ -18,7 +18,7 @@ from shardwise.book.rules.mlp import MlpTimes, mlp_times
 from shardwise.book.rules.training import x_opt
 from shardwise.boundary import read_json
 from shardwise.boundary.records import Record
-from shardwise.errors import BadRequest, check_known
+from shardwise.errors import BadRequest, check_known, entry_of
 from shardwise.hardware import Chip, load_chip, parse_slice, place
 from shardwise.hardware.totals import link_both_ways, torus_axes
 from shardwise.roofline.collectives import all_gather, all_to_all, ragged_all_to_all
@@ -458,8 +458,7 @@ def published(name: str) -> Mapping[str, float]:
     Raises BadRequest with the nearest name for one that is not kept.
     """
     kept = read_json(DATA / "published.json", "the published measurements")
-    check_known("published measurement", name, kept)
-    return kept[name]
+    return entry_of("published measurement", name, kept)
 
 
 def _logspace(low: float, high: float) -> np.ndarray:

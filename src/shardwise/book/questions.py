@@ -19,7 +19,7 @@ from shardwise.book.registry import rule
 from shardwise.book.seed import CONSTANTS, book_chip, book_slice, seed_numbers
 from shardwise.boundary import read_json
 from shardwise.boundary.records import Record, hidden
-from shardwise.errors import BadRequest, check_known, shown, unknown
+from shardwise.errors import BadRequest, check_known, entry_of, shown, unknown
 from shardwise.hardware import Chip, Slice
 
 ENTRIES = Path(__file__).parent / "data" / "entries"
@@ -163,8 +163,7 @@ def entry(entry_id: str) -> BookEntry:
         raise BadRequest(
             f"question '{entry_id}' of the book has parts; ask for one of them: {', '.join(parts)}"
         )
-    check_known("entry of the book", entry_id, entries(), "`shardwise book list` shows all")
-    return entries()[entry_id]
+    return entry_of("entry of the book", entry_id, entries(), "`shardwise book list` shows all")
 
 
 def book_answer(

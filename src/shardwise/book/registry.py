@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwise.book.arguments import read_argument
 from shardwise.boundary import read_table
-from shardwise.errors import BadRequest, check_known, shown, unknown
+from shardwise.errors import BadRequest, entry_of, shown, unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,7 @@ def _undefined(value: Any) -> bool:
 
 def rule(name: str) -> ClosedForm:
     """One rule; BadRequest names the nearest for a typo."""
-    check_known("rule", name, RULES, "`shardwise book rule` lists all")
-    return RULES[name]
+    return entry_of("rule", name, RULES, "`shardwise book rule` lists all")
 
 
 def _rules() -> dict[str, ClosedForm]:

@@ -71,12 +71,12 @@ def parse_json(text: str, what: str, *, remedy: str = "") -> Any:
     return found
 
 
-def to_json(value: Any, *, indent: int | None = 2) -> str:
+def to_json(value: Any) -> str:
     """Valid JSON of plain values; a number that is not finite is our own mistake.
 
     Half of a surrogate pair (a file's name may hold one) is written as its escape.
     """
-    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -209,12 +209,12 @@ def _mode(path: Path) -> int:
     return 0o666 & ~mask
 
 
-def make_folder(path: Path, option: str) -> None:
-    """Make a folder and those above it. Raises as `write_bytes`."""
+def make_folder(path: Path) -> None:
+    """Make the folder that `--out` names, and those above it. Raises as `write_bytes`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(path, error, option) from None
+        raise _unwritable(path, error, "--out") from None
 
 
 def _unwritable(path: Path, error: Exception, option: str) -> ShardwiseError:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.hardware.placement import AxisLinks, Part, Placement, place
+from shardwise.hardware.placement import Placement, place
 from shardwise.hardware.slices import Slice
 
 
@@ -31,7 +31,7 @@ def device_coordinates(placement: Placement) -> np.ndarray:
     found = np.zeros((*degrees, 2 + len(placement.physical)), np.int64)
     for axis, links in enumerate(placement.axes.values()):
         index = np.arange(degrees[axis])
-        for column, part in reversed(list(enumerate(_parts(links)))):
+        for column, part in reversed(list(enumerate((links.outer, *links.parts, links.within)))):
             shape = [-1 if i == axis else 1 for i in range(len(degrees))]
             found[..., column] += ((index % part.size) * part.stride).reshape(shape)
             index = index // part.size
@@ -53,7 +53,3 @@ def mesh_coordinates(piece: Slice, degrees: Mapping[str, int]) -> np.ndarray:
             "degrees must multiply to them"
         )
     return device_coordinates(placement)
-
-
-def _parts(links: AxisLinks) -> tuple[Part, ...]:
-    return (links.outer, *links.parts, links.within)

@@ -14,7 +14,7 @@ from pathlib import Path
 from shardwise.boundary import read_table
 from shardwise.boundary.numbers import number
 from shardwise.boundary.records import hidden
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, entry_of, shown
 
 LEAST, MOST = 1e-6, 1e6
 """US dollars for one chip for one hour."""
@@ -154,9 +154,7 @@ def listed_price(chip: str, provider: str | None = None, *, spot: bool = False) 
         )
     if provider is None:
         return min(map(_fresh, found.values()), key=lambda price: price.usd_per_chip_hour)
-    if provider not in found:
-        raise unknown("provider", provider, found, f"'{chip}' has no {kind} of it")
-    return _fresh(found[provider])
+    return _fresh(entry_of("provider", provider, found, f"'{chip}' has no {kind} of it"))
 
 
 def _fresh(rows: Sequence[Price]) -> Price:

@@ -83,16 +83,15 @@ def _in_order_of(shape: Shape, dims: Shape) -> Shape:
     return tuple(placed[i] for i in range(len(shape)))
 
 
-def nearest_shapes(network: Torus, shape: Shape, most: int = 3) -> tuple[Shape, ...]:
-    """The legal shapes closest to one that is not; for a bare count, closest in chips."""
-    if len(shape) == 1:
-        chips = shape[0]
-        return tuple(
-            sorted(
-                legal_shapes(network), key=lambda s: (abs(math.log(math.prod(s) / chips)), sum(s))
-            )[:most]
-        )
-    return tuple(sorted(legal_shapes(network), key=lambda s: _apart(s, shape))[:most])
+def nearest_shapes(network: Torus, shape: Shape) -> tuple[Shape, ...]:
+    """The three legal shapes closest to one that is not; for a bare count, closest in chips."""
+
+    def distance(legal: Shape) -> tuple[float, int]:
+        if len(shape) == 1:
+            return abs(math.log(math.prod(legal) / shape[0])), sum(legal)
+        return _apart(legal, shape), 0
+
+    return tuple(sorted(legal_shapes(network), key=distance)[:3])
 
 
 def _apart(one: Shape, other: Shape) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.boundary import read_toml
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, entry_of, shown
 from shardwise.roofline.stacks import Stack, read_constants, whole_sums
 from shardwise.work import Quantity
 
@@ -314,14 +314,10 @@ def load_engine(name: str) -> EngineConstants:
     >>> load_engine("ideal").kernel_seconds
     0.0
     """
-    if name == IDEAL_ENGINE.name:
-        return IDEAL_ENGINE
     if name.endswith(".toml"):
         return _from_file(Path(name))
-    table = {**_engines(), **_compiled()}
-    if name not in table:
-        raise unknown("serving engine", name, [*table, IDEAL_ENGINE.name])
-    return table[name]
+    table = {**_engines(), **_compiled(), IDEAL_ENGINE.name: IDEAL_ENGINE}
+    return entry_of("serving engine", name, table)
 
 
 def _from_file(path: Path) -> EngineConstants:

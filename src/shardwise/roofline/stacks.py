@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import read_toml
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, entry_of, shown
 from shardwise.hardware.chip import GIVEN
 from shardwise.work import Quantity
 
@@ -133,12 +133,7 @@ def load_stack(name: str) -> Stack:
     >>> load_stack("ideal").overlap
     1.0
     """
-    if name == IDEAL.name:
-        return IDEAL
-    table = {**_stacks(), **_compiled()}
-    if name not in table:
-        raise unknown("software stack", name, [*table, IDEAL.name])
-    return table[name]
+    return entry_of("software stack", name, {**_stacks(), **_compiled(), IDEAL.name: IDEAL})
 
 
 def stack_names() -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def test_what_went_and_what_it_saves(both):
     assert exchanged
     assert all(c.bytes_after == 0 < c.bytes_before and c.costs < 0 for c in exchanged)
     assert found.versions == ["jax fault -> twin"]
-    page = "\n".join(map(str, against_page(found, str)))
+    page = "\n".join(map(str, against_page(found)))
     assert page.startswith("against fault: ")
     assert "% shorter; jax fault -> twin" in page
     assert "gone: ping-pong" in page
@@ -115,7 +115,7 @@ def test_programs_of_different_slices_are_said_to_be(both):
         "mesh data=8 -> data=4,tensor=2",
         "slice v5p:2x2x2 -> v5e:2x4",
     ]
-    page = " ".join("\n".join(map(str, against_page(found, str))).split())
+    page = " ".join("\n".join(map(str, against_page(found))).split())
     assert "for different machines (mesh data=8 -> data=4,tensor=2; slice v5p:2x2x2 ->" in page
     with pytest.raises(BadRequest, match=r"'fault' is for another \(slice v5p:2x2x2 -> v5e:2x4"):
         slower(found, "3%")

@@ -75,7 +75,7 @@ def test_what_is_cured_within_the_function_has_none():
     assert explanation.cures == ()
     rows = tried(SimpleNamespace(), explanation, None)
     assert {(row.change, row.saves, row.failed) for row in rows} == {("", 0.0, WITHIN)}
-    assert "not tried: ping-pong" in "\n".join(map(str, tried_page(rows, str)))
+    assert "not tried: ping-pong" in "\n".join(map(str, tried_page(rows)))
 
 
 def test_a_cure_is_told_by_what_its_compile_saves():
@@ -86,9 +86,7 @@ def test_a_cure_is_told_by_what_its_compile_saves():
     rows = tried(program, explanation, lambda cure: (cured, step / 2))
     (row,) = (r for r in rows if r.change)
     assert (row.saves, row.frees, row.failed) == (step / 2, 3e9, "")
-    assert "undonated state: donate_argnames=('state',)" in "\n".join(
-        map(str, tried_page(rows, str))
-    )
+    assert "undonated state: donate_argnames=('state',)" in "\n".join(map(str, tried_page(rows)))
 
     def refused(cure):
         raise ShardwiseError("out of memory")

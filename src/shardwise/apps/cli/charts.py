@@ -33,15 +33,15 @@ def log_axis(
     line.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
 
 
-def ticks_at(axis: Any, which: str, values: Sequence[float]) -> None:
-    """A logarithmic axis with a tick at each of a few values, such as numbers of chips."""
+def ticks_at(axis: Any, values: Sequence[float]) -> None:
+    """A logarithmic x axis with a tick at each of a few values, such as numbers of chips."""
     from matplotlib.ticker import NullLocator
 
-    getattr(axis, f"set_{which}scale")("log", base=2)
+    axis.set_xscale("log", base=2)
     shown = sorted(set(values))
     shown = shown[:: -(-len(shown) // 8)]
-    getattr(axis, f"set_{which}ticks")(shown, [format_count(value) for value in shown])
-    (axis.xaxis if which == "x" else axis.yaxis).set_minor_locator(NullLocator())
+    axis.set_xticks(shown, [format_count(value) for value in shown])
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def label_points(axis: Any, points: Sequence[tuple[float, float, str]]) -> None:

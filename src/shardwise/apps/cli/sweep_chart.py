@@ -35,7 +35,7 @@ def plot_sweep(
     _speed(speed, planned, model)
     _utilisation(share, planned)
     for axis, height in ((speed, _rate), (share, _mfu)):
-        ticks_at(axis, "x", [p.piece.chips for p in planned])
+        ticks_at(axis, [p.piece.chips for p in planned])
         if chosen is not None:
             axis.scatter([chosen.piece.chips], [height(chosen)], **CHOSEN)
     if cost:

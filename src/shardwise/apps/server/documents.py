@@ -1,6 +1,6 @@
 """What the server sends: records, whose fields are the keys of OpenAI's API in their order.
 
-`reply.py` alone makes JSON of them. A field made by `part` has no key where it is None.
+`written` makes JSON of them. A field made by `part` has no key where it is None.
 """
 
 import json

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.book.rules.gpu import alphas
-from shardwise.errors import BadRequest, check_known, unknown
+from shardwise.errors import BadRequest, check_known, entry_of
 from shardwise.hardware import Chip, Slice, Torus, slices_of
 from shardwise.hardware.fat_tree import bisection_oneway
 from shardwise.hardware.network import Switched
@@ -26,10 +26,7 @@ def chip_number(chip: Chip, name: str) -> float:
 
     Raises BadRequest with the nearest names for one that the chip does not have.
     """
-    numbers = chip.numbers()
-    if name not in numbers:
-        raise unknown(f"number of chip '{chip.id}'", name, numbers)
-    return numbers[name]
+    return entry_of(f"number of chip '{chip.id}'", name, chip.numbers())
 
 
 def dense_peak(chip: Chip, dtype: str = "bf16") -> float:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.book.rules.training import Combine
-from shardwise.errors import BadRequest, check_known
+from shardwise.errors import BadRequest, check_known, entry_of
 from shardwise.work import Quantity
 
 Phase = Literal["forward", "backward"]
@@ -122,8 +122,7 @@ def mlp_traffic(
     without one. Raises BadRequest for another strategy, and for one whose bytes
     depend on what is not given.
     """
-    check_known("strategy", strategy, STRATEGIES)
-    axes = STRATEGIES[strategy]
+    axes = entry_of("strategy", strategy, STRATEGIES)
     used = {"batch_tokens": batch_tokens, "d_ff": d_ff}
     used |= {
         name: n for axis, name, n in (("x", "fsdp", fsdp), ("y", "tensor", tensor)) if axis in axes

@@ -5,7 +5,7 @@ wrote of it; or an answer of this process.
 """
 
 import linecache
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.base.layout import wrapped
 from shardwise.commands.program.compiling import PlanProgram
-from shardwise.commands.program.explaining import PlacedFinding, placed, seen
+from shardwise.commands.program.explaining import PlacedFinding, placed, seen, short_place
 from shardwise.errors import BadRequest
 from shardwise.profiler.ahead import Buffer
 from shardwise.profiler.explain import Explanation, explain_program
@@ -221,7 +221,7 @@ def slower(found: ProgramAgainst, most: str) -> str:
     )
 
 
-def against_page(found: ProgramAgainst, short: Callable[[str], str]) -> Page:
+def against_page(found: ProgramAgainst) -> Page:
     """What came, what went and what it costs."""
     gain = "longer" if found.costs > 0 else "shorter"
     yield wrapped(
@@ -240,9 +240,8 @@ def against_page(found: ProgramAgainst, short: Callable[[str], str]) -> Page:
         )
     for word, findings in (("new", found.came), ("gone", found.went)):
         for f in findings:
-            yield wrapped(
-                f"{word}: {f.rule}, {format_seconds(f.seconds)} at {short(f.where)}: {f.what}", 0, 2
-            )
+            at = f"{format_seconds(f.seconds)} at {short_place(f.where)}"
+            yield wrapped(f"{word}: {f.rule}, {at}: {f.what}", 0, 2)
     if not found.lines and not found.collectives:
         yield "No line changes its time, and no collective its bytes."
         return
@@ -250,7 +249,7 @@ def against_page(found: ProgramAgainst, short: Callable[[str], str]) -> Page:
     yield TextTable(
         ["line", "before", "now", "costs", "what it says"],
         [
-            [short(c.where), _time(c.before), _time(c.after), _signed(c.costs), c.text[:40]]
+            [short_place(c.where), _time(c.before), _time(c.after), _signed(c.costs), c.text[:40]]
             for c in _most(found.lines)
         ],
     )
@@ -262,7 +261,7 @@ def against_page(found: ProgramAgainst, short: Callable[[str], str]) -> Page:
                 [
                     c.kind,
                     ", ".join(c.axes),
-                    short(c.where),
+                    short_place(c.where),
                     format_bytes(c.bytes_before),
                     format_bytes(c.bytes_after),
                     _signed(c.costs),

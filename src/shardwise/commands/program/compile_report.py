@@ -59,7 +59,7 @@ def write_report(
     followed: Sequence[Followed] = (),
 ) -> list[str]:
     """Write the folder; gives the files' names. Raises BadRequest where it cannot be written."""
-    make_folder(folder, "--out")
+    make_folder(folder)
     write_text(folder / "compile.json", to_json(finite(doc)[0]), option="--out")
     names = ["compile.json"]
     if plan is not None:

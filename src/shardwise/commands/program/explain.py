@@ -29,6 +29,7 @@ from shardwise.commands.program.explaining import (
     TimeShare,
     explained,
     explained_program,
+    short_place,
 )
 from shardwise.commands.program.issue import issue_text
 from shardwise.commands.program.programs import PHASES, ProgramRequest, is_function
@@ -167,7 +168,7 @@ class ExplainRequest(ProgramRequest):
     ) -> str:
         """The dearest finding for a maintainer."""
         target = target_of(piece, mesh_coordinates(piece, program.compiled.mesh))
-        other = "\n".join(map(str, against_page(beside, _short))) if beside else ""
+        other = "\n".join(map(str, against_page(beside))) if beside else ""
         return issue_text(program, e, target, str(self.args), other)
 
     def _before(self, watch: Any) -> KeptProgram | None:
@@ -206,7 +207,7 @@ class ProgramExplained(Answer, ExplainedProgram):
         if self.issue is not None:
             return iter(self.issue.split("\n"))
         if self.against is not None:
-            return against_page(self.against, _short)
+            return against_page(self.against)
         return _explained_page(self)
 
     def sections(self) -> Mapping[str, Page]:
@@ -243,7 +244,7 @@ def _mistakes(r: ExplainedProgram) -> Page:
     yield ""
     yield from _findings(r)
     if isinstance(r, ProgramExplained) and r.tried is not None:
-        yield from tried_page(r.tried, _short)
+        yield from tried_page(r.tried)
 
 
 def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]) -> Page:
@@ -274,7 +275,7 @@ def _line_collectives(collectives: Sequence[LineCollective]) -> TextTable:
                 f"{c.runs:,.0f}",
                 format_bytes(c.bytes),
                 format_seconds(c.seconds),
-                _short(c.where),
+                short_place(c.where),
             ]
             for c in collectives[:SHOWN]
         ],
@@ -290,9 +291,9 @@ def _causes(r: ExplainedProgram) -> TextTable:
     others = sum(c.seconds for c in r.causes) - sum(c.seconds for c in shown)
     rows = [
         ("floor: its ops at peak rates", r.floor_seconds, ""),
-        *((c.name, c.seconds, _short(c.where)) for c in shown),
+        *((c.name, c.seconds, short_place(c.where)) for c in shown),
         ("other causes", others, ""),
-        ("unknown", unknown, _short(r.unknown[0].where) if r.unknown else ""),
+        ("unknown", unknown, short_place(r.unknown[0].where) if r.unknown else ""),
     ]
     return TextTable(
         ["why it takes so long", "time", "of step", "mostly at"],
@@ -313,7 +314,7 @@ def _findings(r: ExplainedProgram) -> Page:
         yield wrapped(f"{f.rule}, {cost}: {f.what}", 0, 2)
         left = format_seconds(max(r.step_seconds.expected - f.seconds, 0.0))
         told = f.seconds and not f.at_most
-        yield f"  at {_short(f.where)}" + (f"; {left} without it" if told else "")
+        yield f"  at {short_place(f.where)}" + (f"; {left} without it" if told else "")
         said, *code = f.remedy.split("\n")
         yield wrapped(said, 2)
         yield from (f"    {line}" for line in code)
@@ -321,7 +322,7 @@ def _findings(r: ExplainedProgram) -> Page:
         yield "No findings: no known mistake costs 1 % of the step."
         if wait := r.longest_wait:
             yield wrapped(
-                f"It waits {format_seconds(wait.exposed)} at {_short(wait.where)}, bound by "
+                f"It waits {format_seconds(wait.exposed)} at {short_place(wait.where)}, bound by "
                 f"{wait.bound_by}. These layouts need it; another sharding, a "
                 "larger batch or another mesh may wait less."
             )
@@ -333,7 +334,7 @@ def _explained_detail(r: ExplainedProgram) -> Page:
     yield TextTable(
         ["argument", "layout", "per device"],
         [
-            [_short(a.name), f"{a.layout} {a.dtype}", format_bytes(a.bytes)]
+            [short_place(a.name), f"{a.layout} {a.dtype}", format_bytes(a.bytes)]
             for a in r.arguments[:SHOWN]
         ],
         left=2,
@@ -345,7 +346,7 @@ def _seconds(title: str, lines: Sequence[TimeShare]) -> TextTable:
         [title, "time", "of step", "waits", "bound by"],
         [
             [
-                _short(line.where),
+                short_place(line.where),
                 format_seconds(line.seconds),
                 f"{100 * line.share:.1f} %",
                 format_seconds(line.exposed) if line.exposed else "",
@@ -355,7 +356,3 @@ def _seconds(title: str, lines: Sequence[TimeShare]) -> TextTable:
             if line.seconds
         ],
     )
-
-
-def _short(where: str) -> str:
-    return where if len(where) <= 60 else "..." + where[-57:]

@@ -148,26 +148,30 @@ class ExplainedProgram(Record):
     """Collectives by kind, axes and line, of a program that was partitioned and not compiled."""
 
 
+MOST_ROWS = 30
+"""Lines, components, scopes and arguments that a document has of each."""
+
+
 def explained_program(
-    phase: str, slice: str, e: Explanation, most: int = 30, partitioned: bool = False
+    phase: str, slice: str, e: Explanation, partitioned: bool = False
 ) -> ExplainedProgram:
     """What is told of an explanation, of a program that was compiled or only partitioned."""
     t = e.timeline
-    arguments = sorted(e.arguments, key=lambda a: -a.bytes)[:most]
+    arguments = sorted(e.arguments, key=lambda a: -a.bytes)[:MOST_ROWS]
     return ExplainedProgram.part_of(
         t,
         phase=phase,
         slice=slice,
         step_seconds=Bounds(lower=t.lower, expected=t.expected, upper=t.upper),
-        lines=_placed(e.lines[:most]),
-        components=_placed(e.components[:most]),
-        scopes=_placed(e.scopes[:most]),
+        lines=_placed(e.lines[:MOST_ROWS]),
+        components=_placed(e.components[:MOST_ROWS]),
+        scopes=_placed(e.scopes[:MOST_ROWS]),
         arguments=[ArgumentLayout.part_of(a) for a in arguments],
         findings=[placed(f) for f in e.findings],
         floor_seconds=e.parts.floor,
         causes=_placed(e.parts.causes),
         unknown=_placed(e.parts.unknown),
-        longest_wait=_first(_longest_wait(e)),
+        longest_wait=next(iter(_placed(_longest_wait(e))), None),
         unknown_ops=[item.name for item in t.unknown],
         uncounted_loops=t.uncounted,
         collectives=_placed(e.collectives) if partitioned else None,
@@ -182,10 +186,6 @@ def _longest_wait(e: Explanation) -> Iterator[LongestWait]:
 
 
 P = TypeVar("P", TimeShare, Cause, UnknownTime, LongestWait, LineCollective)
-
-
-def _first(rows: Iterable[P]) -> P | None:
-    return next(iter(_placed(rows)), None)
 
 
 def _placed(rows: Iterable[P]) -> list[P]:
@@ -215,3 +215,8 @@ def seen(where: str) -> str:
         if where.startswith("/") and root in where:
             where = where.rpartition(root)[2]
     return where
+
+
+def short_place(where: str) -> str:
+    """A line or a scope for a table: the end of one that is long."""
+    return where if len(where) <= 60 else "..." + where[-57:]

@@ -13,6 +13,7 @@ from shardwise.commands.base.inputs import Hardware, Words, pairs, whole_number,
 from shardwise.commands.base.layout import percent
 from shardwise.commands.base.request import verb
 from shardwise.commands.pricing.plans import given_plan
+from shardwise.commands.program.explaining import short_place
 from shardwise.commands.program.profiling import (
     Profiled,
     profile_function,
@@ -170,7 +171,7 @@ class Profile(ProfiledProgram, Answer):
             yield TextTable(
                 ["argument", "layout", "whole dims"],
                 [
-                    [_short(a.name), f"{a.layout} {a.dtype}", "x".join(map(str, a.dims))]
+                    [short_place(a.name), f"{a.layout} {a.dtype}", "x".join(map(str, a.dims))]
                     for a in self.arguments[:SHOWN]
                 ],
                 left=3,
@@ -204,7 +205,7 @@ class CaptureRead(CapturedModule, Answer):
         groups = (("kind", self.by_class), ("source line", self.by_line), ("op", self.by_op))
         for title, group in groups:
             yield ""
-            rows = [[_short(row.where), format_seconds(row.measured)] for row in group[:SHOWN]]
+            rows = [[short_place(row.where), format_seconds(row.measured)] for row in group[:SHOWN]]
             yield TextTable([title, "per run"], rows)
 
 
@@ -229,7 +230,7 @@ def _times_table(
     judged = any(row.of_roofline is not None for row in found)
     rows = [
         [
-            _short(row.where),
+            short_place(row.where),
             format_seconds(row.measured),
             f"{100 * row.measured / total:.1f} %",
             *(format_seconds(n) for n in others),
@@ -246,7 +247,3 @@ def _times_table(
 def _rate(row: PlaceTimes) -> str:
     counted = row.flops and row.measured
     return format_rate(row.flops / row.measured, "FLOP/s") if counted else ""
-
-
-def _short(where: str) -> str:
-    return where if len(where) <= 60 else "..." + where[-57:]

@@ -482,7 +482,7 @@ OPS = ("op", "class", "scope", "source", "count", "events", "seconds", "of_roofl
 
 def write_profile(folder: Path, p: Profiled, doc: Mapping[str, object]) -> list[str]:
     """Keep the document, a table of all ops and the compiled text beside the capture's files."""
-    make_folder(folder, "--out")
+    make_folder(folder)
     write_text(folder / "profile.json", to_json(finite(doc)[0]), option="--out")
     write_text(folder / "program.hlo.txt", p.hlo, option="--out")
     least = p.least or {}

@@ -7,7 +7,7 @@ from shardwise.boundary.records import Record
 from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.layout import wrapped
 from shardwise.commands.program.compiling import PlanProgram
-from shardwise.commands.program.explaining import seen
+from shardwise.commands.program.explaining import seen, short_place
 from shardwise.errors import ShardwiseError
 from shardwise.profiler.explain import Explanation
 from shardwise.profiler.explain.cures import Cure
@@ -73,7 +73,7 @@ def tried(
     return found
 
 
-def tried_page(found: Sequence[TriedCure], short: Callable[[str], str]) -> Page:
+def tried_page(found: Sequence[TriedCure]) -> Page:
     """What each cure saves, as compiled."""
     done = [t for t in found if not t.failed]
     if done:
@@ -83,7 +83,7 @@ def tried_page(found: Sequence[TriedCure], short: Callable[[str], str]) -> Page:
             [
                 [
                     t.rule,
-                    short(t.where),
+                    short_place(t.where),
                     format_seconds(t.after),
                     f"{format_seconds(abs(t.saves))}{' more' if t.saves < 0 else ''}",
                     format_bytes(t.frees) if t.frees > 0 else "-",
@@ -95,4 +95,4 @@ def tried_page(found: Sequence[TriedCure], short: Callable[[str], str]) -> Page:
         yield from (wrapped(f"{t.rule}: {t.change}", 2, 4) for t in done)
     for t in found:
         if t.failed:
-            yield wrapped(f"not tried: {t.rule} at {short(t.where)}: {t.failed}", 0, 2)
+            yield wrapped(f"not tried: {t.rule} at {short_place(t.where)}: {t.failed}", 0, 2)

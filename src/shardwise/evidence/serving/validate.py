@@ -53,9 +53,9 @@ class LeftOutTimes:
     first_intervals: Mapping[str, np.ndarray]
 
 
-def read_left_out(path: Path = LEFT_OUT) -> LeftOutTimes:
+def read_left_out() -> LeftOutTimes:
     """What scripts/fit_serving.py wrote."""
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = json.loads(LEFT_OUT.read_text(encoding="utf-8"))
     return LeftOutTimes(
         ids=tuple(record["ids"]),
         **{

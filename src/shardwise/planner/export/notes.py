@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, get_args, get_type_hints
 
 from shardwise.boundary import parse_json
-from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
+from shardwise.errors import BadRequest, Gives, Lacking, entry_of, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
@@ -48,9 +48,7 @@ class Exporter:
 
 def exporter_of(table: Mapping[str, Exporter], target: str, what: str) -> Exporter:
     """The exporter of a target; BadRequest names the known ones."""
-    if target not in table:
-        raise unknown(what, target, table)
-    return table[target]
+    return entry_of(what, target, table)
 
 
 NOTE, UNSAID = "# shardwise: ", "# not expressed: "

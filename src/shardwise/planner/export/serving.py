@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, entry_of, shown
 from shardwise.hardware import Slice, parse_slice, slices_of
 from shardwise.models import ModelConfig
 from shardwise.planner.export import deploy, slurm_server
@@ -254,9 +254,7 @@ def _scripts(program: ServerProgram) -> Exporter:
 
 
 def _program_of(name: str) -> ServerProgram:
-    if name not in PROGRAMS:
-        raise unknown("server", name, PROGRAMS, f"in the {slurm_server.TARGET} export")
-    return PROGRAMS[name]
+    return entry_of("server", name, PROGRAMS, f"in the {slurm_server.TARGET} export")
 
 
 def _in_slurm(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:

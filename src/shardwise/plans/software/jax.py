@@ -9,6 +9,7 @@ from shardwise.plans.optimizers import optimizer_row
 from shardwise.plans.software.candidates import Candidates
 from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.row import SoftwareRow
+from shardwise.plans.software.shared import OWN_KERNELS
 
 POLICIES = {
     "none": "everything_saveable",
@@ -62,10 +63,7 @@ JAX = SoftwareRow(
         "frozen": {(): ""},
         "compiled": {None: "", True: ""},
         "fused_loss": {None: ""},
-        "cuda_graph": {(): ""},
-        "grouped_kernel": {"per_expert": ""},
-        "dispatcher": {None: ""},
-        "wide": {(): ""},
+        **OWN_KERNELS,
         "mtp_layers": {0: ""},
         "logit_chunks": {1: ""},
         "offload_optimizer": {False: ""},

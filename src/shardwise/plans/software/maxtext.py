@@ -25,7 +25,7 @@ from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.maxtext_context import CONTEXT, KV_HEADS
 from shardwise.plans.software.maxtext_models import named_model
 from shardwise.plans.software.row import SoftwareRow
-from shardwise.plans.software.shared import crosses_whole, dtype_of_store, stores_all
+from shardwise.plans.software.shared import OWN_KERNELS, crosses_whole, dtype_of_store, stores_all
 
 TENSORS = {
     "block_input": ("decoder_layer_input",),
@@ -150,10 +150,7 @@ MAXTEXT = SoftwareRow(
         "frozen": {(): ""},
         "compiled": {None: "", True: ""},
         "fused_loss": {None: ""},
-        "cuda_graph": {(): ""},
-        "grouped_kernel": {"per_expert": ""},
-        "dispatcher": {None: ""},
-        "wide": {(): ""},
+        **OWN_KERNELS,
     },
     own=(
         stores_all(),

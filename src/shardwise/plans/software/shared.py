@@ -5,9 +5,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from shardwise.plans.software.candidates import Candidates
-from shardwise.plans.software.limit import Limit, always, of_choice
+from shardwise.plans.software.limit import Limit, Words, always, of_choice
 from shardwise.plans.train import MESH_AXES, STORAGE_AXES
 from shardwise.units import dtype_bytes
+
+OWN_KERNELS: Words = {
+    "cuda_graph": {(): ""},
+    "grouped_kernel": {"per_expert": ""},
+    "dispatcher": {None: ""},
+    "wide": {(): ""},
+}
+"""Choices of kernels that a program has no word for: the plain ones."""
 
 
 def stores_all() -> Limit:

@@ -14,7 +14,7 @@ from shardwise.models import ModelConfig, params_total
 from shardwise.models.remat import RematKind, Saved
 from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.row import SoftwareRow
-from shardwise.plans.software.shared import dtype_of_store, stores_all
+from shardwise.plans.software.shared import OWN_KERNELS, dtype_of_store, stores_all
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 COMPUTED = {**DTYPES, "fp8": "float8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
@@ -114,10 +114,7 @@ TORCHTITAN = SoftwareRow(
         "lora_rank": {0: ""},
         "frozen": {(): ""},
         "fused_loss": {None: "", True: "compiled", False: "not compiled"},
-        "cuda_graph": {(): ""},
-        "grouped_kernel": {"per_expert": ""},
-        "dispatcher": {None: ""},
-        "wide": {(): ""},
+        **OWN_KERNELS,
     },
     own=(
         stores_all(),

@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.plans.software.candidates import Candidates
 from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.row import SoftwareRow
-from shardwise.plans.software.shared import stores_all
+from shardwise.plans.software.shared import OWN_KERNELS, stores_all
 from shardwise.plans.train import Structure, TrainDtypes
 
 OPTIM_WORDS: Mapping[str, tuple[str, ...]] = {
@@ -117,10 +117,7 @@ TRAINER = SoftwareRow(
         "mtp_layers": {0: ""},
         "logit_chunks": {1: ""},
         "fused_loss": {None: "", False: "", True: "use_liger_kernel"},
-        "cuda_graph": {(): ""},
-        "grouped_kernel": {"per_expert": ""},
-        "dispatcher": {None: ""},
-        "wide": {(): ""},
+        **OWN_KERNELS,
     },
     own=(
         stores_all(),

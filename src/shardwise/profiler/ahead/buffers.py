@@ -58,8 +58,8 @@ class Value:
     shape: str
 
 
-def read_buffers(assignment: str, hlo: str, most: int = 200) -> tuple[Buffer, ...]:
-    """The largest buffers of HBM and of the host, largest first.
+def read_buffers(assignment: str, hlo: str) -> tuple[Buffer, ...]:
+    """The 200 largest buffers of HBM and of the host, largest first.
 
     `assignment` is the dump `*buffer-assignment.txt`, `hlo` the module's text.
     """
@@ -83,7 +83,7 @@ def read_buffers(assignment: str, hlo: str, most: int = 200) -> tuple[Buffer, ..
             best = _named(values, origin)
             found.append(buffer_of(best, size, kind, color, origin.get(best.name, ("", ""))))
     found.sort(key=lambda b: -b.bytes)
-    return tuple(found[:most])
+    return tuple(found[:200])
 
 
 def assigned_bytes(assignment: str) -> int:

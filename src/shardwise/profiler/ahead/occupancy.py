@@ -47,8 +47,8 @@ def read_occupancy(assignment: str, live_ranges: str) -> tuple[tuple[str, int], 
     return tuple((order[at], held + size) for at, size in _changes(places, len(order)))
 
 
-def read_alive(assignment: str, live_ranges: str, hlo: str, most: int = 12) -> tuple[Buffer, ...]:
-    """The largest temporaries that are alive where most of HBM is in use, largest first."""
+def read_alive(assignment: str, live_ranges: str, hlo: str) -> tuple[Buffer, ...]:
+    """The twelve largest temporaries that are alive where most of HBM is in use, largest first."""
     order, ranges = _read_ranges(live_ranges)
     found = [
         (ranges[value.name, value.index], value)
@@ -65,7 +65,7 @@ def read_alive(assignment: str, live_ranges: str, hlo: str, most: int = 12) -> t
         buffer_of(v, v.size, "temporary", HBM, origin.get(v.name, ("", "")))
         for v in places_of(alive, origin)
     )
-    return tuple(islice(made, most))
+    return tuple(islice(made, 12))
 
 
 def hbm_peak(peak: int, assignment: str, occupancy: tuple[tuple[str, int], ...]) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardwise.errors import BadRequest, check_known
+from shardwise.errors import BadRequest, entry_of
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.slices import Slice
 
@@ -97,8 +97,7 @@ def gpu_description(chip: Chip) -> str:
     """XLA's description of a GPU, as text of its protocol buffer."""
     assert chip.compiler is not None
     table, name = _table(), chip.compiler.name
-    check_known(f"architecture of chip '{chip.id}'", name, table["architectures"])
-    kind = table["architectures"][name]
+    kind = entry_of(f"architecture of chip '{chip.id}'", name, table["architectures"])
     major, minor = kind["capability"]
     fields: dict[str, Any] = {
         **table["all"],

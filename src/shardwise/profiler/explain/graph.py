@@ -55,10 +55,10 @@ class OpGraph:
     left: float
 
 
-def op_graph(e: Evidence, most: int = MOST) -> OpGraph:
-    """The `most` ops on which a step spends most, and what each of them waits for."""
+def op_graph(e: Evidence) -> OpGraph:
+    """The `MOST` ops on which a step spends most, and what each of them waits for."""
     rows = e.timeline.rows
-    dear = {r.op.op.id for r in sorted(rows, key=lambda r: -spent(r))[:most] if spent(r) > 0}
+    dear = {r.op.op.id for r in sorted(rows, key=lambda r: -spent(r))[:MOST] if spent(r) > 0}
     made = {r.op.op.id: _made(e, r) for r in rows if r.op.op.id in dear}
     return OpGraph(
         nodes=tuple(_node(e, r) for r in rows if r.op.op.id in dear),

@@ -12,7 +12,7 @@ from shardwise.models import ModelConfig
 from shardwise.plans.software.xla_flags import trainer_flags
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import initialise as draw
-from shardwise.runtime.init import padded_shape, rows_tree, shapes, stacked_shape
+from shardwise.runtime.init import padded_shape, rows_tree, shapes
 from shardwise.runtime.parallel import pipeline, stages
 from shardwise.runtime.parallel.refusals import check
 from shardwise.runtime.parallel.setup import Setup, TensorMatmul
@@ -81,11 +81,7 @@ def whole(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: An
     """The inverse of `place` for parameters or gradients: one tree, the padding cut off."""
     if plan.degree("stage") > 1:
         return stages.whole(pipeline_of(plan, cfg, mesh), params)
-
-    def cut(row: Any, w: jax.Array) -> jax.Array:
-        return w[tuple(map(slice, stacked_shape(row)))]
-
-    return jax.tree.map(cut, rows_tree(cfg), params)
+    return jax.tree.map(stages.cut, rows_tree(cfg), params)
 
 
 def start(

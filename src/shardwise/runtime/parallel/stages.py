@@ -174,16 +174,17 @@ def whole(pipe: StagePipeline, ranks: tuple[Tree, ...]) -> Tree:
         parts = {
             name: [np.asarray(c[group][name]) for c in chunks if name in c[group]] for name in names
         }
-        layers.append({n: _cut(rows["layers"][group][n], np.concatenate(parts[n])) for n in names})
+        layers.append({n: cut(rows["layers"][group][n], np.concatenate(parts[n])) for n in names})
     tree: Tree = {"layers": tuple(layers)}
     for name in rows:
         if name != "layers":
             rank = next(r for r in ranks if name in r["outside"])
-            tree[name] = _cut(rows[name], np.asarray(rank["outside"][name]))
+            tree[name] = cut(rows[name], np.asarray(rank["outside"][name]))
     return tree
 
 
-def _cut(row: Parameter, w: np.ndarray) -> np.ndarray:
+def cut(row: Parameter, w: Any) -> Any:
+    """A weight without what the mesh adds to its lengths."""
     return w[tuple(map(slice, stacked_shape(row)))]
 
 

@@ -199,24 +199,21 @@ class Keeper:
         return ShardwiseError(f"{what}; {good}: {remedy} and start again with --resume")
 
 
-def restore(
-    folder: Path, shapes: Any, identity: Mapping[str, Any], unpadded: Any = None
-) -> tuple[int, Any]:
+def restore(folder: Path, shapes: Any, identity: Mapping[str, Any]) -> tuple[int, Any]:
     """The step and the state of a checkpoint, laid out as `shapes` says.
 
-    `unpadded` has the shapes without what a mesh adds (None: `shapes` are those). Raises
-    BadRequest, before any array is made, where it belongs to another run, was damaged, or does not
-    hold the whole of each array.
+    Raises BadRequest, before any array is made, where it belongs to another run, was damaged, or
+    does not hold the whole of each array.
     """
     manifest = check_identity(folder, identity)
-    saved = proved(folder, manifest)
-    return manifest.step, laid_out(folder, manifest, saved, shapes, unpadded)
+    return manifest.step, laid_out(folder, manifest, proved(folder, manifest), shapes)
 
 
 def laid_out(
     folder: Path, manifest: Manifest, saved: Saved, shapes: Any, unpadded: Any = None
 ) -> Any:
-    """The state of pieces that are proved, as `restore` gives it."""
+    """The state of pieces that are proved, as `restore` gives it. `unpadded` has the shapes without
+    what a mesh adds (None: `shapes` are those)."""
     leaves = jax.tree_util.tree_leaves_with_path(shapes)
     least = jax.tree.leaves(shapes if unpadded is None else unpadded)
     for (path, leaf), real in zip(leaves, least, strict=True):
