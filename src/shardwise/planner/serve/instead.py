@@ -10,7 +10,7 @@ that simulates it in full.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import ceil, inf
 
 from shardwise.errors import NoFeasiblePlan
@@ -38,9 +38,6 @@ from shardwise.units import sig
 
 MOST_CORRECTION = 1.25
 """By which a closed form is corrected at most; beyond it another plan is no guide (ours)."""
-
-_OFF = 1.1
-"""By which a closed form asks for too many servers, beside one that is not full (ours)."""
 
 _SURE = 1.25
 """What short runs hold beyond a rate for it to hold in full ones: over these they promise less than
@@ -142,13 +139,6 @@ def _checked(found: Served) -> Served:
     if held.kept:
         return replace(found, held=held)
     return replace(found, plan=more_servers(found.plan, held, goal))
-
-
-def _least_hour(fleet: Fleet) -> float:
-    """Dollars per hour of the fewest servers that short runs may find; 0 without a price."""
-    price = fleet.piece.chip.price
-    fewer = (fleet.chips - fleet.server.chips) / _OFF
-    return 0.0 if price is None else max(fewer, fleet.server.chips) * price.usd_per_chip_hour
 
 
 def _simulated_row(served: Served, fleet: Fleet, name: str, note: str, option: str) -> Alternative:
@@ -257,9 +247,8 @@ _LESS = 0.98
 
 def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
     """The cheapest on the other chips that compute in the same dtypes, for the same load; cards
-    without peer-to-peer are suggested to those who have such cards. What may be cheapest is looked
-    at first, from what it costs at least: by its weights and FLOPs, then by closed forms, then by
-    short runs, and at last by full ones."""
+    without peer-to-peer are suggested to those who have such cards. Chips are searched from the one
+    that costs least by its weights and FLOPs. Those cheapest by closed forms are simulated."""
     own, rate = serving.served.piece.chip, serving.served.rate
     wanted = {dtypes.compute for dtypes in serving.request.dtypes}
     alike = [
@@ -267,30 +256,32 @@ def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
         for chip in filter(serving.request.software.runs_on, others)
         if wanted <= {*chip.peak_flops} and (own.through_host or not chip.through_host)
     ]
-    rows: list[Alternative] = []
-    waiting: list[tuple[float, int, FleetSearch | tuple[Served, Fleet] | Alternative | None]] = [
-        (_least_usd(serving, chip), place, None) for place, chip in enumerate(alike)
-    ]
-    heapify(waiting)
-    while waiting and len(rows) < _OTHER_CHIPS:
-        least, place, found = heappop(waiting)
-        chip = alike[place]
-        if isinstance(found, Alternative):
-            rows.append(found)
-        elif isinstance(found, tuple):
-            option = _anywhere(serving, chip).strip()
-            row = _simulated_row(_checked(found[0]), found[1], chip.id, "", option)
-            heappush(waiting, (row.usd_per_hour or inf, place, row))
-        elif found is not None:
-            one, _ = simulated(found, serving.served.demand, quick=True)
-            if one is not None:
-                heappush(waiting, (one[0].usd_per_hour or inf, place, one))
-        else:
-            request = serving.request.on(candidate_slices(chip))
-            searched = _search(replace(request, fill=False, max_chips=inf, rate=rate))
-            if searched is not None:
-                heappush(waiting, (max(least, _least_hour(searched.best)), place, searched))
-    return rows
+    found: list[tuple[float, int, FleetSearch]] = []
+    for least, place in sorted((_least_usd(serving, chip), i) for i, chip in enumerate(alike)):
+        if len(found) >= _OTHER_CHIPS and least > sorted(found)[_OTHER_CHIPS - 1][0]:
+            break
+        request = serving.request.on(candidate_slices(alike[place]))
+        searched = _search(replace(request, fill=False, max_chips=inf, rate=rate))
+        if searched is not None:
+            found.append((_usd_per_hour(searched.best), place, searched))
+    rows = (_row_of(serving, alike[place], searched) for _, place, searched in sorted(found))
+    cheapest = islice((row for row in rows if row is not None), _OTHER_CHIPS)
+    return sorted(cheapest, key=lambda row: row.usd_per_hour or inf)
+
+
+def _usd_per_hour(fleet: Fleet) -> float:
+    """Dollars per hour by closed forms; endless without a price."""
+    price = fleet.piece.chip.price
+    return inf if price is None else fleet.chips * price.usd_per_chip_hour
+
+
+def _row_of(serving: Serving, chip: Chip, searched: FleetSearch) -> Alternative | None:
+    """The row of another chip by short runs; None where these find no servers that hold."""
+    found, _ = simulated(searched, serving.served.demand, quick=True)
+    if found is None:
+        return None
+    option = _anywhere(serving, chip).strip()
+    return _simulated_row(_checked(found[0]), found[1], chip.id, "", option)
 
 
 def _least_usd(serving: Serving, chip: Chip) -> float:
