@@ -71,7 +71,7 @@ def test_refusals(capsys, tmp_path):
     assert (code, out) == (2, "")
     assert "unknown figure 'fig.5.ratio'; did you mean" in err
     code, _, err = run(capsys, "book", "figure", "fig.gpu.ragged", "--plot", tmp_path / "a.gif")
-    assert (code, "format" in err) == (2, True)
+    assert (code, "must end in .png or .svg" in err) == (2, True)
 
 
 def test_help_loads_neither_jax_nor_matplotlib():

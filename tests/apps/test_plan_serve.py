@@ -232,7 +232,7 @@ def test_answers_longer_than_the_cache_hold_no_rate(tmp_path, capsys):
         (("--rate", "1e12"), BadRequest, "--rate is"),
         (("--input", "16777217"), BadRequest, "at most 16,777,216 makes sense"),
         (("--price", "v5e=2"), BadRequest, "chip 'v5e', but the chip here is 'h100'"),
-        (("--plot", "front.pdf"), BadRequest, "the ending says the format"),
+        (("--plot", "front.pdf"), BadRequest, "must end in"),
         (("--tpot", "1us"), NoFeasiblePlan, "within TPOT 1 µs; the shortest takes"),
         (("--batch", "2"), NoFeasiblePlan, "use --batch 4 or more"),
         (("--rate", "5000", "--tpot", "40ms"), NoFeasiblePlan, "--max-chips "),

@@ -150,7 +150,7 @@ def test_calibrate_writes_a_file_that_prices_a_matmul(capsys, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("-o", "here.txt"), "the ending says the format"),
+        (("-o", "here.txt"), "must end in"),
         (("-o", "no/such/here.toml"), "does not exist"),
         (("-o", "here.toml", "--name", "A b"), "is not a chip name"),
         (("-o", "here.toml", "--cpu-devices", "0"), "it must be a whole number of at least 1"),

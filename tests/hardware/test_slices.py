@@ -131,13 +131,13 @@ def test_what_a_slice_is():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("v5p:4x4", ["no slice of v5p", "2x2x1, 2x2x2, 2x2x4, 2x4x4", "'v5p:2x4x4'"]),
+        ("v5p:4x4", ["not a slice of v5p", "2x2x1, 2x2x2, 2x2x4, 2x4x4", "'v5p:2x4x4'"]),
         ("v5p:16x20x27", ["three multiples of 4", "'v5p:16x20x28'"]),
         ("v5p:16x20x32", ["at most 8960 chips (the pod 16x20x28)", "'v5p:16x20x28'"]),
         ("v5p:1x2x2", ["nearest: 'v5p:2x2x1'"]),
         ("v5p:8960", ["nearest: 'v5p:16x20x28'"]),
         ("v5e:3x5", ["8x16 or 16x16, in either order", "nearest: 'v5e:4x4'"]),
-        ("v5e:16x32", ["no slice of v5e", "'v5e:16x16'"]),
+        ("v5e:16x32", ["not a slice of v5e", "'v5e:16x16'"]),
         ("v3:2x4", ["one at most twice the other"]),
         ("h100:12", ["12 is not a multiple of 8", "'2*h100:6'", "'2*h100:8'"]),
         ("2*h100:16", ["at most 8 chips in one domain", "'4*h100:8'"]),
@@ -170,7 +170,7 @@ def test_a_bare_chip_is_a_target_but_no_slice():
 
 
 def test_a_slice_cannot_be_made_illegal():
-    with pytest.raises(BadRequest, match="no slice of v5e"):
+    with pytest.raises(BadRequest, match="not a slice of v5e"):
         replace(parse_slice("v5e:4x4"), shape=(4, 5))
     with pytest.raises(BadRequest, match="joins 1 to 8 chips"):
         replace(parse_slice("h100:8"), shape=(16,))

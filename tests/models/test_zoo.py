@@ -58,7 +58,8 @@ def test_an_unknown_id_is_answered_with_near_ids():
 
 
 @pytest.mark.parametrize(
-    ("name", "like"), [("me/llama-3-8b-ft", ", or .* that: llama-3-8b "), ("me/qqqq", " ")]
+    ("name", "like"),
+    [("me/llama-3-8b-ft", ", or name a model of the same shape: llama-3-8b "), ("me/qqqq", " ")],
 )
 def test_an_id_that_is_near_none_is_answered_with_the_remedy(name, like):
     said = (

@@ -139,7 +139,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path):
     cfg, _ = written("llama", tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(BadRequest, match=r"model.safetensors: not a whole .* cut off"):
+    with pytest.raises(BadRequest, match=r"model.safetensors: not a complete .* cut off"):
         load(tmp_path, cfg)
 
 
@@ -147,7 +147,7 @@ def test_an_index_that_names_a_file_that_is_not_there(tmp_path):
     cfg = goldens.config("llama")
     index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
     (tmp_path / INDEX).write_text(json.dumps(index))
-    with pytest.raises(BadRequest, match=r"'model-00001-of-00002\.safetensors', which is not"):
+    with pytest.raises(BadRequest, match=r"'model-00001-of-00002\.safetensors', which does not"):
         load(tmp_path, cfg)
 
 

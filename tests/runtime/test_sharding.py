@@ -182,7 +182,7 @@ def test_uneven_widths_and_vocabularies_are_padded(name, tmp_path):
 
 
 def test_too_few_devices_are_refused():
-    with pytest.raises(BadRequest, match="needs 16 devices and 8 are here"):
+    with pytest.raises(BadRequest, match="needs 16 devices and there are 8"):
         mesh_of({"fsdp": 16})
 
 

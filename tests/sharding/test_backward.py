@@ -438,7 +438,7 @@ LINES = ("In[B_X, D] * W[D, F] -> Out[B_X, F]",)
         (
             lambda: derive(forward(LINES, ["W"], ["dW[D, F]{U_Y}"]), MESH, {}),
             (
-                "'dW[D, F]{U_Y}' comes out as 'dW[D, F]{U_X}'; only axes over which the product "
+                "'dW[D, F]{U_Y}' results in 'dW[D, F]{U_X}'; only axes over which the product "
                 "makes partial sums can stay unreduced"
             ),
         ),

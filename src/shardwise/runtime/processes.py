@@ -106,7 +106,7 @@ def within_memory() -> Iterator[None]:
             "the device is out of memory: JAX takes 75 % of a card unless told "
             "otherwise, and another process may hold the rest. Give each process its part with "
             "--memory-share 0.4, or ask for fewer --kv-tokens or narrower --weights; the device "
-            "reported: {' '.join(said.split())[:300]}"
+            f"reported: {' '.join(said.split())[:300]}"
         ) from None
 
 

@@ -40,7 +40,7 @@ def devices_of(degrees: Mapping[str, int], here: int) -> int:
     need = prod(degrees.values())
     if need > here:
         raise BadRequest(
-            f"mesh {mesh_text(degrees)} needs {need} devices and {here} are here; plan for "
+            f"mesh {mesh_text(degrees)} needs {need} devices and there are {here}; plan for "
             "these, or set jax_num_cpu_devices for virtual ones"
         )
     return need

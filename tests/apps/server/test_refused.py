@@ -99,7 +99,7 @@ from shardwise.apps.server.state import ServerLimits
             "chat/completions",
             {**CHAT, "max_tokens": 1, "max_completion_tokens": 1},
             "max_tokens",
-            "replaces max_tokens",
+            "which replaces it",
         ),
         ("chat/completions", {**CHAT, "max_tokens": 1024}, "max_tokens", "ask for at most"),
         (

@@ -11,7 +11,7 @@ from tests.apps.server.test_tools import LOOK, WRITTEN
 
 from shardwise.apps.server.answers import AnswerPart
 from shardwise.apps.server.chat import ChatForm
-from shardwise.apps.server.documents import CachedTokens, ResponseDocument, Usage
+from shardwise.apps.server.documents import CachedTokens, ResponseDocument, TokenUsage
 from shardwise.apps.server.responses import ResponseWriter
 from shardwise.apps.server.run import running
 from shardwise.boundary.records import plain
@@ -114,7 +114,7 @@ def test_text_and_calls_are_items_of_one_answer():
     writer, events = ResponseWriter(form, said), []
     cached = CachedTokens(cached_tokens=0)
     counts = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    usage = Usage(**counts, prompt_tokens_details=cached)
+    usage = TokenUsage(**counts, prompt_tokens_details=cached)
     answer = "a fox\n</think>\n" + WRITTEN["hermes"]
     pieces = [AnswerPart(text=letter, offsets=[i]) for i, letter in enumerate(answer)]
     for piece in [*pieces, AnswerPart(text="", finish="stop")]:

@@ -189,10 +189,10 @@ def test_what_no_plan_can_say_is_refused_by_the_files_own_key(text, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (FACTORY + "use_unsloth: true\n", "use_unsloth = True is not understood"),
-        (FACTORY + "cutof_len: 3\n", "cutof_len = 3 is not understood"),
-        (TUNE + "optimizer_in_bwd: True\n", "optimizer_in_bwd = True is not understood"),
-        (LIT + "lora_head: true\n", "lora_head = True is not understood"),
+        (FACTORY + "use_unsloth: true\n", "use_unsloth = True is unknown"),
+        (FACTORY + "cutof_len: 3\n", "cutof_len = 3 is unknown"),
+        (TUNE + "optimizer_in_bwd: True\n", "optimizer_in_bwd = True is unknown"),
+        (LIT + "lora_head: true\n", "lora_head = True is unknown"),
         (TUNE.replace("max_seq_len: 4096", "max_seq_len: null"), "takes it from the data"),
     ],
 )

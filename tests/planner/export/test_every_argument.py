@@ -65,7 +65,7 @@ def test_what_holds_without_an_argument_is_named(more: str):
     ("more", "said"),
     [
         ("context: device", "it does not change the plan: context"),
-        ("dcn_sequence_parallelism: 2", "dcn_sequence_parallelism = '2' is not understood"),
+        ("dcn_sequence_parallelism: 2", "dcn_sequence_parallelism = '2' is unknown"),
         ("ici_tensor_parallelism: 1", "no effect on the plan: ici_tensor_parallelism"),
     ],
 )

@@ -254,5 +254,5 @@ def test_a_note_that_is_no_plain_value_is_refused(held):
 def test_a_guess_that_is_no_number_is_refused(tokens):
     text = next(text for target, text, _, _ in exports("dense") if target == "vllm")
     given = f'--speculative-config=\'{{"method": "ngram", "num_speculative_tokens": {tokens}}}\''
-    with pytest.raises(BadRequest, match="a plan can express method ngram"):
+    with pytest.raises(BadRequest, match="a plan can say method ngram"):
         parse_serve(text.replace("--dtype", f"{given} \\\n  --dtype"), "vllm")

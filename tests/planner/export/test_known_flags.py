@@ -226,9 +226,12 @@ def test_toml_of_any_month(more, field, value):
     ("more", "said"),
     [
         ("[quantize.linear.float8]\nfilter_fqns = []", "[quantize.linear.float8] has no effect"),
-        ("[mystery]\nanswer = 42", "mystery.answer = 42 is not understood"),
-        ("[optimizer]\nname = 'Muon'", "optimizer.name = 'Muon' is not understood"),
-        ("[compile]\nenable_async_tensor_parallel = true", "async_tensor_parallel = True is not"),
+        ("[mystery]\nanswer = 42", "mystery.answer = 42 is unknown"),
+        ("[optimizer]\nname = 'Muon'", "optimizer.name = 'Muon' is unknown"),
+        (
+            "[compile]\nenable_async_tensor_parallel = true",
+            "async_tensor_parallel = True is unknown",
+        ),
     ],
 )
 def test_what_is_not_read_of_a_toml_is_said(more, said):

@@ -105,8 +105,8 @@ NO_EFFECT = re.compile(
             "--recompute-method block recomputes 4 layers",
         ),
         (" --no-overlap-param-gather", "--overlap-param-gather is not given"),
-        (" --deterministic-mode", "--deterministic-mode is not understood"),
-        (" --no-rope-fusion", "--no-rope-fusion is not understood"),
+        (" --deterministic-mode", "--deterministic-mode is unknown"),
+        (" --no-rope-fusion", "--no-rope-fusion is unknown"),
     ],
 )
 def test_what_is_read_as_something_near_it_is_said(more, said):

@@ -100,7 +100,7 @@ def test_a_script_that_only_parses_its_command_line_is_told_what_to_hand_in():
 
 def test_what_it_gives_otherwise_is_told():
     lines = unread_notes(SFT.replace("bf16=True", "bf16=True, use_cache=other"), "trl")
-    assert any(line.startswith("use_cache = 'other' is not understood") for line in lines)
+    assert any(line.startswith("use_cache = 'other' is unknown") for line in lines)
     with pytest.raises(Lacking, match="--model"):
         read(SFT.replace("meta-llama/Llama-3.1-8B", "somebody/own-8B"))
 

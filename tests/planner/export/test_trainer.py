@@ -134,7 +134,10 @@ def test_arguments_of_the_trainer(more, field, value):
             "rl is 'dpo', whose step has passes that a plan does not",
         ),
         (f"{AXOLOTL}rl: grpo\n", "rl is 'grpo'"),
-        (f"{LINE} --deepspeed missing.json", "names the file 'missing.json', whose keys count"),
+        (
+            f"{LINE} --deepspeed missing.json",
+            "names the file 'missing.json', which holds keys of the plan",
+        ),
         (LINE.replace("8 sft", "16 sft"), "num_processes is 16 in the text, the slice has 8"),
         (LINE.replace("launch", "launch --use_deepspeed --zero_stage 4"), "zero_stage is '4'"),
         (f"{LINE} --max_length $LEN", "max_length is '$LEN', which the script does not set"),
@@ -150,8 +153,8 @@ def test_what_no_plan_says_is_refused_by_name(text, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"{LINE} --load_in_4bit", "load_in_4bit = True is not understood"),
-        (f"{LINE} --lora_rr 3", "lora_rr = 3 is not understood.*; did you mean 'lora_r'?"),
+        (f"{LINE} --load_in_4bit", "load_in_4bit = True is unknown"),
+        (f"{LINE} --lora_rr 3", "lora_rr = 3 is unknown.*; did you mean 'lora_r'?"),
         (f"{LINE} --attn_implementation flex_attention", "attn_implementation = 'flex_attention'"),
         (f"{LINE} --use_peft", "read as the program's defaults: lora_target_modules"),
         (f"{LINE} --use_peft --load_in_4bit --bnb_4bit_quant_type fp4", "_quant_type = 'fp4'"),

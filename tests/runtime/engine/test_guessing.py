@@ -164,7 +164,7 @@ def test_a_draft_model_changes_no_token_greedy_or_drawn(model, plain, kind):
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("gemma3", {"guesses": 2}, "serve the model without guesses"),
+        ("gemma3", {"guesses": 2}, "serve it without guesses"),
         ("llama", {"draft": True}, "--guesses 3"),
     ],
 )

@@ -201,5 +201,5 @@ def test_nothing_is_compiled_after_warming_up_on_a_mesh(llama):
 
 def test_a_mesh_beyond_the_devices_is_refused():
     cfg = goldens.config("llama")
-    with pytest.raises(BadRequest, match=r"needs 16 devices and 8 are here"):
+    with pytest.raises(BadRequest, match=r"needs 16 devices and there are 8"):
         server_layout(cfg, {"data": 4, "tensor": 4}, BATCH, 4, jax.devices())

@@ -28,7 +28,7 @@ def damaged(folder, **files):
     ("files", "says"),
     [
         ({"config": {"eos_token_id": [["a"]]}}, r"config.json': eos_token_id is \[\['a'\]\]"),
-        ({"config": {"eos_token_id": "2"}}, "eos_token_id is '2'; it must be a token's number"),
+        ({"config": {"eos_token_id": "2"}}, "eos_token_id is '2'; it must be a token id"),
         ({"config": {"eos_token_id": True}}, "eos_token_id is True"),
         ({"config": {"eos_token_id": {"a": 1}}}, "eos_token_id is {'a': 1}"),
         ({"config": {"eos_token_id": 2**40}}, "eos_token_id is 1099511627776"),

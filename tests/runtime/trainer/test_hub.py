@@ -86,7 +86,7 @@ def test_a_resumed_run_goes_on_from_its_own_checkpoint(tmp_path):
     found = load(tmp_path / "late", run.cfg)
     assert_equal(found, read_params(first.checkpoint, shapes(run.cfg)))
     assert not np.array_equal(found["embedding"], params["embedding"])
-    with pytest.raises(BadRequest, match="was made with init hf, this run has nothing"):
+    with pytest.raises(BadRequest, match="was made with init hf, and this run has nothing"):
         train(replace(run, resume=True, init=None))
 
 

@@ -94,7 +94,7 @@ def test_a_file_that_cannot_grow_is_told(tmp_path):
     found = call(args)
     assert found.returncode == 1
     assert "error: no room for the checkpoint of step 1" in found.stderr
-    assert "no earlier one exists: free space and start again with --resume" in found.stderr
+    assert "there is none before: free space and start again with --resume" in found.stderr
     assert "Traceback" not in found.stderr
     again = call(command(tmp_path, "full", steps=5))
     assert again.returncode == 0, again.stderr

@@ -123,9 +123,9 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"seed": 1}, "was made with seed 0, this run has 1"),
-        ({"settings": Settings(steps=2, lr=0.5)}, "was made with lr 0.001, this run has 0.5"),
-        ({"settings": Settings(steps=3)}, "was made with steps 2, this run has 3"),
+        ({"seed": 1}, "was made with seed 0, and this run has 1"),
+        ({"settings": Settings(steps=2, lr=0.5)}, "was made with lr 0.001, and this run has 0.5"),
+        ({"settings": Settings(steps=3)}, "was made with steps 2, and this run has 3"),
         ({"config": {"hidden_size": 64}}, "was made with model"),
         ({"text": "other"}, "was made with data"),
     ],

@@ -115,5 +115,5 @@ def test_a_folder_of_another_name_is_no_step(tmp_path, name):
 def test_what_an_earlier_version_wrote_for_the_same_run_is_no_difference(whole):
     now = {**IDENTITY, "model": "b"}
     assert check_identity(whole[0], now, former={"model": "a"}).step == 3
-    with pytest.raises(BadRequest, match="was made with model a, this run has b"):
+    with pytest.raises(BadRequest, match="was made with model a, and this run has b"):
         check_identity(whole[0], now, former={"model": "c"})

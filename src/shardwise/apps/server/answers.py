@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.apps.server.documents import CachedTokens, Usage
+from shardwise.apps.server.documents import CachedTokens, TokenUsage
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.prompts import check_tokens, refused, tokens_of
@@ -377,7 +377,7 @@ class Answering:
                 answers[index].join(piece)
         return answers
 
-    def usage(self, given: int | None = None) -> Usage:
+    def usage(self, given: int | None = None) -> TokenUsage:
         """Tokens so far, as OpenAI counts them: a prompt once. Those that the client was `given`,
         else all that came."""
         prompt = sum(map(len, self._wish.prompts))
@@ -385,7 +385,7 @@ class Answering:
         output = 0 if self._wish.silent else output
         parents = [asked.answers[0].generation for asked in self._asked]
         cached = sum(generation.cached_tokens for generation in parents if generation is not None)
-        return Usage(
+        return TokenUsage(
             prompt_tokens=prompt,
             completion_tokens=output,
             total_tokens=prompt + output,

@@ -150,6 +150,7 @@ async def chat_wish(state: ServerState, fields: ChatFields) -> Wish:
 def _check(fields: ChatFields) -> None:
     """Raises ApiError for fields that do not go together."""
     if fields.max_tokens is not None and fields.max_completion_tokens is not None:
-        raise bad("max_tokens", "max_completion_tokens replaces max_tokens; give one")
+        said = "max_tokens is given beside max_completion_tokens, which replaces it; give one"
+        raise bad("max_tokens", said)
     if fields.top_logprobs is not None and not fields.logprobs:
         raise bad("top_logprobs", "top_logprobs needs logprobs: true")

@@ -63,7 +63,7 @@ class ThoughtTokens(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage(Record):
+class TokenUsage(Record):
     """Tokens of a request, as OpenAI counts them: a prompt once."""
 
     prompt_tokens: int
@@ -134,7 +134,7 @@ class CalledFunction(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Record):
+class MadeCall(Record):
     """A call of a tool. Pieces have its number, and only the first its id."""
 
     index: int | None = part()
@@ -150,7 +150,7 @@ class ChatMessage(Record):
     role: str = "assistant"
     content: str | None
     refusal: None = None
-    tool_calls: Sequence[Call] | None
+    tool_calls: Sequence[MadeCall] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class ChatDelta(Record):
 
     role: str | None = part()
     content: str | None
-    tool_calls: Sequence[Call] | None = part()
+    tool_calls: Sequence[MadeCall] | None = part()
     reasoning_content: str | None = part()
     reasoning: str | None = part()
 
@@ -199,7 +199,7 @@ Choice = CompletionChoice | ChatChoice | ChatPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices(Record):
+class Completion(Record):
     """The answers to a request, or a piece of one; `created` in seconds since 1970."""
 
     id: str
@@ -210,17 +210,17 @@ class Choices(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedChoices(Choices):
+class CountedCompletion(Completion):
     """The same with tokens so far; null where only the stream's end has them."""
 
-    usage: Usage | None
+    usage: TokenUsage | None
 
 
 # Items of /v1/responses ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextPart(Record):
+class ContentPart(Record):
     """The text of an item; that of a message has lists beside it."""
 
     type: str
@@ -237,7 +237,7 @@ class TextItem(Record):
     id: str
     role: str | None = part()
     summary: Sequence[str] | None = part()
-    content: Sequence[TextPart] = ()
+    content: Sequence[ContentPart] = ()
     status: str = "in_progress"
 
 
@@ -257,7 +257,7 @@ SentItem = TextItem | CallOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event(Record):
+class ResponseEvent(Record):
     """One event of a streamed response; each kind has some of the fields."""
 
     type: str
@@ -271,7 +271,7 @@ class Event(Record):
     logprobs: Sequence[SpeltToken] | None = part()
     arguments: str | None = part()
     name: str | None = part()
-    part_: TextPart | None = part()
+    part_: ContentPart | None = part()
     item: SentItem | None = part()
 
 

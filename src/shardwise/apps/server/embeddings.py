@@ -10,7 +10,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardwise.apps.server.documents import CachedTokens, Usage
+from shardwise.apps.server.documents import CachedTokens, TokenUsage
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import EmbeddingFields
 from shardwise.apps.server.prompts import prompts_of, refused
@@ -39,7 +39,7 @@ async def embeddings(state: ServerState, request: Request, fields: EmbeddingFiel
     finally:
         state.gave(len(prompts))
     tokens = sum(map(len, prompts))
-    usage = Usage(prompt_tokens=tokens, total_tokens=tokens)
+    usage = TokenUsage(prompt_tokens=tokens, total_tokens=tokens)
     request.state.usage = replace(usage, prompt_tokens_details=CachedTokens(cached_tokens=0))
     written = _base64 if fields.encoding_format == "base64" else np.ndarray.tolist
     data = [

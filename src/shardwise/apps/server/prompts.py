@@ -115,7 +115,8 @@ async def chat_prompt(
         )
     for name in more:
         if name in RESERVED:
-            raise bad("chat_template_kwargs", f"{name} is a field of the request; give it there")
+            said = f"chat_template_kwargs: {name} is a field of the request; give it there"
+            raise bad("chat_template_kwargs", said)
     given = {
         "messages": [_message(message) for message in messages],
         "tools": [tool.model_dump(exclude_none=True) for tool in tools] if tools else None,

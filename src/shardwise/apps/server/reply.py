@@ -16,13 +16,13 @@ from starlette.types import Receive, Scope, Send
 from shardwise.apps.server.answers import Answering, AnswerPart, Wish, timed
 from shardwise.apps.server.documents import (
     Choice,
-    Choices,
-    CountedChoices,
-    Event,
+    Completion,
+    CountedCompletion,
     Refusal,
     ResponseDocument,
+    ResponseEvent,
     ThoughtTokens,
-    Usage,
+    TokenUsage,
     written,
 )
 from shardwise.apps.server.errors import ApiError, bad
@@ -36,9 +36,9 @@ from shardwise.errors import ShardwiseError
 AT_ONCE = 512
 """Tokens of which a report is written without a pause: some milliseconds with 20 logprobs each."""
 
-Counted = Callable[[], Usage]
+Counted = Callable[[], TokenUsage]
 """Tokens so far, as chats count them."""
-Piece = Choices | Event | Refusal
+Piece = Completion | ResponseEvent | Refusal
 """What a stream has an event for."""
 
 
@@ -70,7 +70,9 @@ class AnswerWriter(Protocol):
     end: bytes
     """What a stream ends with."""
 
-    def document(self, answers: Sequence[AnswerPart], usage: Counted) -> Choices | ResponseDocument:
+    def document(
+        self, answers: Sequence[AnswerPart], usage: Counted
+    ) -> Completion | ResponseDocument:
         """All of it."""
         ...
 
@@ -102,24 +104,24 @@ class ChoiceWriter:
             "object": form.kind_of_part if fields.stream else form.kind,
         }
 
-    def document(self, answers: Sequence[AnswerPart], usage: Counted) -> Choices:
+    def document(self, answers: Sequence[AnswerPart], usage: Counted) -> Completion:
         choices = [self._form.choice(index, piece) for index, piece in enumerate(answers)]
-        return CountedChoices(**self._envelope, choices=choices, usage=self._counted(usage))
+        return CountedCompletion(**self._envelope, choices=choices, usage=self._counted(usage))
 
-    def part(self, index: int, piece: AnswerPart, usage: Counted) -> Sequence[Choices]:
+    def part(self, index: int, piece: AnswerPart, usage: Counted) -> Sequence[Completion]:
         choices = [self._form.part(index, piece)]
         if not (self._last or self._always):
-            return [Choices(**self._envelope, choices=choices)]
+            return [Completion(**self._envelope, choices=choices)]
         counted = self._counted(usage) if self._always else None
-        return [CountedChoices(**self._envelope, choices=choices, usage=counted)]
+        return [CountedCompletion(**self._envelope, choices=choices, usage=counted)]
 
-    def last(self, error: ApiError | None, usage: Counted) -> Sequence[Choices | Refusal]:
+    def last(self, error: ApiError | None, usage: Counted) -> Sequence[Completion | Refusal]:
         found = [] if error is None else [error.document()]
         if not self._last:
             return found
-        return [*found, CountedChoices(**self._envelope, usage=self._counted(usage))]
+        return [*found, CountedCompletion(**self._envelope, usage=self._counted(usage))]
 
-    def _counted(self, usage: Counted) -> Usage:
+    def _counted(self, usage: Counted) -> TokenUsage:
         found, thought = usage(), self._form.thought
         if thought is None:
             return found
@@ -244,7 +246,7 @@ def _framed(events: Sequence[Piece], json: Json) -> bytes:
     """Events as a stream has them, with their names where they have a type of their own."""
     found = b""
     for event in events:
-        name = f"event: {event.type}\n".encode() if isinstance(event, Event) else b""
+        name = f"event: {event.type}\n".encode() if isinstance(event, ResponseEvent) else b""
         found += name + b"data: " + json(event) + b"\n\n"
     return found
 

@@ -11,17 +11,17 @@ from starlette.responses import Response
 from shardwise.apps.server.answers import AnswerPart
 from shardwise.apps.server.chat import ChatForm, chat_wish
 from shardwise.apps.server.documents import (
-    Call,
     CallOutput,
-    Event,
+    ContentPart,
     Incomplete,
+    MadeCall,
     ResponseDocument,
+    ResponseEvent,
     ResponseFault,
     ResponseUsage,
     SentItem,
     SpeltToken,
     TextItem,
-    TextPart,
     ThoughtTokens,
 )
 from shardwise.apps.server.errors import ApiError, bad
@@ -179,12 +179,12 @@ class OpenItem:
     report: list[SpeltToken] = field(default_factory=list)
 
     @property
-    def part(self) -> TextPart:
+    def part(self) -> ContentPart:
         """The one part of an item of text."""
         if self.item.type == "reasoning":
-            return TextPart(type="reasoning_text", text=self.said)
+            return ContentPart(type="reasoning_text", text=self.said)
         report = tuple(self.report)
-        return TextPart(type="output_text", text=self.said, annotations=(), logprobs=report)
+        return ContentPart(type="output_text", text=self.said, annotations=(), logprobs=report)
 
     def ended(self, status: str) -> SentItem:
         """The item as it is in the response."""
@@ -200,7 +200,7 @@ class ResponseWriter:
 
     def __init__(self, form: ChatForm, said: ResponseDocument) -> None:
         self._form, self._response = form, said
-        self._events: list[Event] = []
+        self._events: list[ResponseEvent] = []
         self._count = 0
         self._items: list[SentItem] = []
         self._open: OpenItem | None = None
@@ -210,7 +210,7 @@ class ResponseWriter:
         self.part(0, answers[0], usage)
         return self._ended(None, usage)
 
-    def part(self, index: int, piece: AnswerPart, usage: Counted) -> list[Event]:
+    def part(self, index: int, piece: AnswerPart, usage: Counted) -> list[ResponseEvent]:
         if not self._count:
             self._tell("response.created", response=self._response)
             self._tell("response.in_progress", response=self._response)
@@ -230,7 +230,7 @@ class ResponseWriter:
             self._close()
         return self._told()
 
-    def last(self, error: ApiError | None, usage: Counted) -> list[Event]:
+    def last(self, error: ApiError | None, usage: Counted) -> list[ResponseEvent]:
         response = self._ended(error, usage)
         self._tell(f"response.{response.status}", response=response)
         return self._told()
@@ -257,7 +257,7 @@ class ResponseWriter:
         return response
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        self._events.append(Event(type=kind, sequence_number=self._count, **fields))
+        self._events.append(ResponseEvent(type=kind, sequence_number=self._count, **fields))
         self._count += 1
 
     def _tell_of(self, kind: str, **fields: Any) -> None:
@@ -267,7 +267,7 @@ class ResponseWriter:
         index = 0 if isinstance(own, TextItem) else None
         self._tell(kind, item_id=own.id, output_index=place, content_index=index, **fields)
 
-    def _told(self) -> list[Event]:
+    def _told(self) -> list[ResponseEvent]:
         told, self._events = self._events, []
         return told
 
@@ -302,7 +302,7 @@ class ResponseWriter:
             more = {"logprobs": report} if kind == "message" else {}
             self._tell_of(f"response.{found.part.type}.delta", delta=text, **more)
 
-    def _call(self, call: Call) -> None:
+    def _call(self, call: MadeCall) -> None:
         more = call.function.arguments
         if call.id is not None:
             self._close()

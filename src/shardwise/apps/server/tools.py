@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from shardwise.apps.server.answers import AnswerPart, AskedCalls, AskedFunction, Wish
-from shardwise.apps.server.documents import Call, CalledFunction
+from shardwise.apps.server.documents import CalledFunction, MadeCall
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import ChatFields, NamedTool
 from shardwise.apps.server.state import ServerState
@@ -128,8 +128,8 @@ def read_part(reader: AnswerReader | None, piece: AnswerPart) -> AnswerParts:
     return reader.add(piece.text, piece.offsets, last=piece.finish is not None)
 
 
-def call_part(part: CallPart) -> Call:
+def call_part(part: CallPart) -> MadeCall:
     """More of a call, as chats have it."""
     function = CalledFunction(name=part.name, arguments=part.arguments)
     kind = None if part.id is None else "function"
-    return Call(index=part.index, id=part.id, type=kind, function=function)
+    return MadeCall(index=part.index, id=part.id, type=kind, function=function)

@@ -16,7 +16,7 @@ KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceEvent(Record):
+class StepEvent(Record):
     """An event of the Trace Event Format: a step (`X`), a counter (`C`) or a name (`M`)."""
 
     ph: str
@@ -59,30 +59,30 @@ class StepTrace:
         """Seconds that a step should have taken."""
         return None if self._predict is None else self._predict(record)
 
-    def events(self, last: int) -> list[TraceEvent]:
+    def events(self, last: int) -> list[StepEvent]:
         """The last steps in the Trace Event Format; microseconds of the engine's clock."""
         steps = list(self.steps)[-last:]
         named = [("process_name", 1, "engine")]
         named += [("thread_name", 1 + n, f"steps of {n}") for n in {s.replica for s in steps}]
         events = [
-            TraceEvent(ph="M", ts=0, tid=tid, name=name, args={"name": text})
+            StepEvent(ph="M", ts=0, tid=tid, name=name, args={"name": text})
             for name, tid, text in named
         ]
         for step in steps:
             events.append(self._event(step))
             counts = {"waiting": step.waiting, "cache pages": step.pages_used}
             events += [
-                TraceEvent(ph="C", ts=step.ended * 1e6, tid=0, name=k, args={k: v})
+                StepEvent(ph="C", ts=step.ended * 1e6, tid=0, name=k, args={k: v})
                 for k, v in counts.items()
             ]
         return events
 
-    def _event(self, step: StepRecord) -> TraceEvent:
+    def _event(self, step: StepRecord) -> StepEvent:
         arguments = {**step.shape._asdict(), "steps": step.steps}
         arguments["seconds_since_given"] = step.ended - step.begun
         if (predicted := self.predicted(step)) is not None:
             arguments["predicted_seconds"] = predicted
-        return TraceEvent(
+        return StepEvent(
             ph="X",
             ts=(step.ended - step.seconds) * 1e6,
             dur=step.seconds * 1e6,

@@ -62,11 +62,11 @@ PROGRAMS: Mapping[str, ServerProgram] = {
 }
 
 LOST: dict[str, str] = {
-    "replicas": "start this number of these",
-    "prefill_replicas": "start this number of these as well",
+    "replicas": "start so many of these",
+    "prefill_replicas": "start so many of these besides",
     "routing": "set it in the router",
-    "scheduling.acceptance": "it is a measurement, not a choice",
-    "scheduling.acceptances": "they are measurements, not choices",
+    "scheduling.acceptance": "it is measured, not chosen",
+    "scheduling.acceptances": "they are measured, not chosen",
 }
 """What no flag of one server says."""
 

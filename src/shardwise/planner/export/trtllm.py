@@ -196,8 +196,7 @@ TRTLLM = ServerProgram(
     options_flag=OPTIONS,
     options=options,
     lost={
-        "dtypes.weights": "MODEL must be a checkpoint of this dtype; TensorRT-LLM serves "
-        f"{CHECKPOINT}s"
+        "dtypes.weights": f"MODEL must be a checkpoint that stores them so; it serves {CHECKPOINT}s"
     },
 )
 """TensorRT-LLM; its own router wants two pools, so several servers get any that there is."""

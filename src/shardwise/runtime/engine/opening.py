@@ -350,7 +350,7 @@ def _check_guesses(
     if len(groups) > 1:
         raise BadRequest(
             f"layers of '{cfg.name}' keep only a part of a sequence, and a wrong guess cannot be "
-            "removed from it; serve the model without guesses"
+            "removed from it; serve it without guesses"
         )
     if settings.draft is not None and (hosts is not None or settings.devices > 1):
         raise BadRequest("a draft model needs a model on one device; use n-gram guesses")

@@ -185,7 +185,7 @@ class Keeper:
 
     def _failed(self, step: int, error: OSError, size: int) -> ShardwiseError:
         last = self.newest()
-        good = f"the last good one is step {last}" if last is not None else "no earlier one exists"
+        good = f"the last good one is step {last}" if last is not None else "there is none before"
         if error.errno in _ROOM:
             free = shutil.disk_usage(self.folder if self.folder.exists() else "/").free
             what = (

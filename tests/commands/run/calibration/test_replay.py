@@ -233,7 +233,7 @@ def test_a_file_of_records(tmp_path):
         read_records(path)
     for text, said in (
         ('{"a": 1}', "line 1 is not a record of a request: no key 'request_id'; a record is"),
-        ("[1]", "line 1 is not a record of a request: it is not JSON"),
+        ("[1]", "line 1 is not a record of a request: it is not a JSON object"),
         ("{", "line 1 is not a record of a request: it is not JSON"),
         (json.dumps({**row, "input_toks": "x"}), "input_toks is 'x'; it must be a whole number"),
         (json.dumps({**row, "queued_ts": float("nan")}), "a number is NaN; numbers must"),

@@ -20,8 +20,8 @@ from shardwise.planner.export.server_program import ServerProgram
 from shardwise.plans.servers import JAX
 
 LOST = {
-    "scheduling.acceptance": "it is a measurement, not a choice",
-    "scheduling.acceptances": "they are measurements, not choices",
+    "scheduling.acceptance": "it is measured, not chosen",
+    "scheduling.acceptances": "they are measured, not chosen",
 }
 """What neither has a word for."""
 
