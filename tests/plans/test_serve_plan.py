@@ -38,6 +38,12 @@ def test_degrees_and_devices():
     assert (plan.devices, plan.degree("tensor"), plan.degree("expert")) == (4, 2, 1)
 
 
+def test_one_of_two_servers_may_be_lost():
+    plan = plan_of(replicas=2, workload=plans.Workload(rate=1.0, spare=1))
+    assert plan.worst.replicas == 1
+    assert plan.worst.worst == plan.worst
+
+
 def test_a_file_round_trips(tmp_path):
     path = tmp_path / "plan.yaml"
     plan = plan_of(dtypes=ServeDtypes(weights="int8", kv="fp8"), kv_sharding="heads")

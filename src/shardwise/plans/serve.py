@@ -299,8 +299,10 @@ class ServePlan:
     @property
     def worst(self) -> "ServePlan":
         """The plan with as many servers lost as it must bear."""
-        spare = 0 if self.workload is None else self.workload.spare
-        return self if not spare else self.with_more(-spare)
+        load = self.workload
+        if load is None or not load.spare:
+            return self
+        return replace(self, workload=replace(load, spare=0)).with_more(-load.spare)
 
     def with_more(self, servers: int) -> "ServePlan":
         """The plan with so many more servers in each pool."""
