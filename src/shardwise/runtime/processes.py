@@ -65,7 +65,7 @@ def use_devices(cpu_devices: int | None) -> None:
         use_cpu(cpu_devices)
         return
     others = find_spec("jax_plugins") or any(Path("/dev").glob("nvidia*"))
-    chosen = jax.config.jax_platforms
+    chosen = jax.config.values.get("jax_platforms")
     if "TPU_SKIP_MDS_QUERY" in os.environ and not others and not chosen:
         jax.config.update("jax_platforms", "cpu")
 

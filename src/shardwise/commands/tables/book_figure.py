@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
-from shardwise.book.figure_index import figure, figure_settings
+from shardwise.book.figure_index import Settings, figure, figure_settings
 from shardwise.book.figures import Series
 from shardwise.book.questions import plain
 from shardwise.book.simulators import Animation, kinds_of
@@ -42,7 +42,7 @@ class FigureRequest(Command):
 
     def answer(self, progress: Progress | None = None) -> "FigureAnswer | SimulationAnswer":
         """Compute it."""
-        given = read_sets(self.sets)
+        given = cast("Settings", read_sets(self.sets))
         found = figure(self.figure_id, given)
         settings = plain(figure_settings(self.figure_id, given))
         origin = {n: "--set" if n in given else "the book" for n in settings}

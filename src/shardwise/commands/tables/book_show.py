@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from shardwise.book.figure_index import figure_ids
 from shardwise.book.questions import (
@@ -10,6 +10,7 @@ from shardwise.book.questions import (
     BookEntry,
     Edition,
     Input,
+    InputValue,
     Worked,
     book_answer,
     off_by,
@@ -44,7 +45,7 @@ class BookShowRequest(Command):
 
     def answer(self, progress: Progress | None = None) -> "BookShown":
         """Work it out."""
-        given = read_sets(self.sets)
+        given = cast("Mapping[str, InputValue]", read_sets(self.sets))
         found = book_answer(
             self.entry_id, set=given, edition=self.edition, constants=self.constants
         )
