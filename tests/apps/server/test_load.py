@@ -221,7 +221,7 @@ def test_a_second_signal_does_not_wait(tmp_path):
         child.kill()
     assert seconds < 5
     assert (status, begun) == (503, 200)
-    assert b"told twice to end" in whole
+    assert b"was stopped before this answer was complete" in whole
     *_, error, end = unchunked(parts).split(b"\n\n")[:-1]
     assert json.loads(error[6:])["error"]["code"] == 503
     assert end == b"data: [DONE]"
@@ -256,7 +256,7 @@ def test_who_has_no_answer_when_the_time_is_over_is_told(tmp_path):
     assert seen["server"]["answers"] == 60
     assert seconds < 4
     assert (status, begun) == (503, 200)
-    assert b"before this answer was whole" in whole
+    assert b"before the answer ended" in whole
     *_, error, end = unchunked(parts).split(b"\n\n")[:-1]
     assert json.loads(error[6:])["error"]["code"] == 503
     assert end == b"data: [DONE]"
