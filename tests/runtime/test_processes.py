@@ -5,7 +5,7 @@ import pytest
 from shardwise.commands.run import serving
 from shardwise.errors import BadRequest
 from shardwise.runtime.engine.opening import _free_bytes
-from shardwise.runtime.processes import SHARE, use_memory, within_memory
+from shardwise.runtime.processes import SHARE, has_accelerator, use_memory, within_memory
 
 
 def test_a_share_of_a_card_is_told_to_jax(monkeypatch):
@@ -54,3 +54,12 @@ def test_a_full_card_is_refused_with_what_to_do(said, monkeypatch, tmp_path):
     asked = serving.ServeModelRequest(path=str(folder_of(tmp_path)))
     with pytest.raises(BadRequest, match="75 % of a card"):
         serving.open_replica(asked, lambda _: None)
+
+
+@pytest.mark.parametrize("name", ["nvidia0", "accel0", "vfio/3", "kfd"])
+def test_a_machine_with_an_accelerator_is_never_held_to_its_cpu(tmp_path, name):
+    assert not has_accelerator(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    assert has_accelerator(tmp_path)

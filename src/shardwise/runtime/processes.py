@@ -59,15 +59,22 @@ def detected(environment: Mapping[str, str] | None = None) -> bool:
 
 def use_devices(cpu_devices: int | None) -> None:
     """Run on so many virtual CPU devices, or on what is here; before JAX is first used. Without an
-    accelerator (TPU_SKIP_MDS_QUERY is how JAX says no TPU) libtpu would log errors: it is left out.
-    """
+    accelerator (JAX sets TPU_SKIP_MDS_QUERY where it sees no TPU, and so do clusters with TPUs)
+    libtpu would log errors: it is left out."""
     if cpu_devices is not None:
         use_cpu(cpu_devices)
         return
-    others = find_spec("jax_plugins") or any(Path("/dev").glob("nvidia*"))
+    others = find_spec("jax_plugins") or has_accelerator(Path("/dev"))
     chosen = jax.config.values.get("jax_platforms")
     if "TPU_SKIP_MDS_QUERY" in os.environ and not others and not chosen:
         jax.config.update("jax_platforms", "cpu")
+
+
+def has_accelerator(devices: Path) -> bool:
+    """Whether Linux lists a TPU (accel, vfio) or a card of NVIDIA's or AMD's (kfd)."""
+    return any(
+        next(devices.glob(name), None) for name in ("nvidia*", "accel*", "vfio/[0-9]*", "kfd")
+    )
 
 
 def use_cpu(devices: int) -> None:
