@@ -67,7 +67,7 @@ def test_numbers_only_where_they_fit(tmp_path):
 
 def test_what_is_refused(tmp_path, monkeypatch):
     line = line_of()
-    with pytest.raises(BadRequest, match=r"must end in \.png or \.svg"):
+    with pytest.raises(BadRequest, match=r"the ending says the format, \.png or \.svg"):
         draw_pipeline(line, tmp_path / "chart.bmp")
     with pytest.raises(BadRequest, match="give another --plot"):
         draw_pipeline(line, tmp_path / "nowhere" / "chart.png")

@@ -73,7 +73,7 @@ class TestPlot:
 
     def test_the_ending_is_the_format(self, tmp_path):
         pytest.importorskip("matplotlib")
-        with pytest.raises(BadRequest, match=r"must end in \.png or \.svg"):
+        with pytest.raises(BadRequest, match=r"the ending says the format, \.png or \.svg"):
             plot(A, SIZES, MESH, tmp_path / "a.gif")
         with pytest.raises(BadRequest, match="cannot write"):
             plot(A, SIZES, MESH, tmp_path / "no" / "a.png")
