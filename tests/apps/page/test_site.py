@@ -3,7 +3,12 @@ it cannot be."""
 
 import gzip
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -96,6 +101,39 @@ def test_a_site_that_was_killed_goes_on(tmp_path, monkeypatch):
     with pytest.raises(SystemExit):
         write_site(tmp_path, site_grid(views=list(FEW)), chosen(FEW), None)
     check_site(tmp_path)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_its_processes_too(tmp_path):
+    """Those that search would go on without it, for minutes."""
+    export = [sys.executable, "-m", "shardwise", "ui", "--coarse", "--export", str(tmp_path)]
+    own = subprocess.Popen(export, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until(lambda: len(list(tmp_path.glob("grid/*/*.gz"))) > 1)
+        own.send_signal(signal.SIGTERM)
+        assert own.wait(30) == 128 + signal.SIGTERM
+        until(lambda: not alive(own.pid))
+        check_site(tmp_path, coarse=True)
+    finally:
+        if alive(own.pid):
+            os.killpg(own.pid, signal.SIGKILL)
+        own.wait()
+
+
+def until(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def alive(group):
+    """Whether a process of the group runs."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -4,7 +4,10 @@ A command that writes has its files as fields of `Outputs`, and `check_outputs` 
 it does anything: places, endings, packages, the command's own inputs, and files that exist.
 """
 
+import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -204,3 +207,14 @@ def refuse(names: Iterable[str], why: str) -> None:
     for name in names:
         if on_command_line(name):
             raise BadRequest(f"{flags[name]} {why}")
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """SIGTERM ends the process here, and what it started with it: by itself it would not end the
+    first process of a container. A server that listens has a handler of its own."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

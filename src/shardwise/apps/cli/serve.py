@@ -1,14 +1,11 @@
 """`shardwise serve`: an OpenAI-compatible server of a checkpoint, on the devices at hand."""
 
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 
-from shardwise.apps.cli.command import command, request_of
+from shardwise.apps.cli.command import command, ended_at_once, request_of
 from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import tell
 from shardwise.apps.cli.parts import needed_for
@@ -59,14 +56,3 @@ def serve(_: Outputs) -> None:
             sys.stderr.flush()
             os._exit(code)
     sys.exit(code)
-
-
-@contextmanager
-def ended_at_once() -> Iterator[None]:
-    """SIGTERM ends the process here, as it would not the first one of a container; a server that
-    listens has a handler of its own."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

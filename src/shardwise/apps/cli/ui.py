@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardwise.apps.cli.command import command, on_command_line, request_of
+from shardwise.apps.cli.command import command, ended_at_once, on_command_line, request_of
 from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import progress_line, tell
 from shardwise.apps.cli.parts import needed_for
@@ -72,7 +72,8 @@ def _write(asked: "PageRequest", folder: Path) -> None:
         f"{many(minutes, 'minute')} on {many(cores(), 'core')}; the same command goes on where "
         "this one is stopped"
     )
-    done = write_site(folder, grid, states, progress_line("writing", "states"))
+    with ended_at_once():
+        done = write_site(folder, grid, states, progress_line("writing", "states"))
     click.echo(
         f"{folder}: {many(done.states, 'state')} in {sig(done.size / 1e6)} MB, of which "
         f"{done.refused:,} say why there is no answer\n"

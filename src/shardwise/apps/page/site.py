@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import groupby
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -149,17 +149,22 @@ def _made(states: Sequence[GridState], folder: Path, grid: SiteGrid) -> Iterator
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         waiting, running = _parts(states), set[Future[None]]()
-        while True:
-            for part in waiting:
-                running.add(pool.submit(_make_all, part, folder, grid))
-                if len(running) > workers:
-                    break
-            if not running:
-                return
-            done, running = wait(running, TICK, return_when=FIRST_COMPLETED)
-            for one in done:
-                one.result()
-            yield
+        try:
+            while True:
+                for part in waiting:
+                    running.add(pool.submit(_make_all, part, folder, grid))
+                    if len(running) > workers:
+                        break
+                if not running:
+                    return
+                done, running = wait(running, TICK, return_when=FIRST_COMPLETED)
+                for one in done:
+                    one.result()
+                yield
+        except BaseException:  # a state may take a minute, and its file is written whole or not
+            for worker in active_children():
+                worker.terminate()
+            raise
 
 
 def _parts(states: Sequence[GridState]) -> Iterator[Sequence[GridState]]:
