@@ -248,20 +248,21 @@ function named(figure) {
   const place = (index, scales, width) => {
     const dots = Array.from(index, (i) => ({i, x: scales.x(points[i].x) - 5, y: scales.y(points[i].y) - 5, w: 10, h: 10})), kept = [];
     for (const {i, x, y} of dots) {
-      const w = points[i].text.length * 7, sides = {start: x + 12, end: x - 2 - w};
-      const free = Object.keys(sides).find((one) => {
-        const box = {x: sides[one], y: y - 3, w, h: 16};
-        return box.x > 72 && box.x + w < width && !kept.some((other) => touches(other, box)) && !dots.some((dot) => dot.i !== i && touches(dot, box));
+      const w = points[i].text.length * 7, h = 16, middle = x + 5 - w / 2;
+      const boxes = {right: {x: x + 12, y: y - 3, w, h}, left: {x: x - 2 - w, y: y - 3, w, h}, above: {x: middle, y: y - 18, w, h}, below: {x: middle, y: y + 12, w, h}};
+      const free = Object.keys(boxes).find((one) => {
+        const box = boxes[one];
+        return box.x > 72 && box.x + w < width && box.y > 24 && !kept.some((other) => touches(other, box)) && !dots.some((dot) => dot.i !== i && touches(dot, box));
       });
       side.set(i, free);
-      if (free) kept.push({x: sides[free], y: y - 3, w, h: 16});
+      if (free) kept.push(boxes[free]);
     }
   };
-  const beside = (anchor) => Plot.text(points, {x: "x", y: "y", text: "text", dx: anchor === "start" ? 8 : -8, textAnchor: anchor, fontSize: 11, fill: "var(--ink)", render(index, scales, values, dimensions, context, next) {
+  const beside = (where, textAnchor, dx, dy) => Plot.text(points, {x: "x", y: "y", text: "text", dx, dy, textAnchor, fontSize: 11, fill: "var(--ink)", render(index, scales, values, dimensions, context, next) {
     if (!side.size) place(index, scales, dimensions.width);
-    return next(index.filter((i) => side.get(i) === anchor), scales, values, dimensions, context);
+    return next(index.filter((i) => side.get(i) === where), scales, values, dimensions, context);
   }});
-  return [beside("start"), beside("end")];
+  return [beside("right", "start", 8, 0), beside("left", "end", -8, 0), beside("above", "middle", 0, -13), beside("below", "middle", 0, 15)];
 }
 
 // A word in a rectangle only where it fits into the drawn width.

@@ -169,6 +169,8 @@ function Theme() {
 function kept() { try { return localStorage.getItem("theme"); } catch { return null; } }
 function keep(name) { try { localStorage.setItem("theme", name); } catch { /* a page from a file may have no storage */ } }
 
+const withUnits = (text) => text.replace(/(\d) (?=[a-zµA-Z%]{1,5}\b|%)/g, "$1\u00a0"); // on one line
+
 function Answer({found, view, state, frame, turned, stale, change}) {
   const [place, width] = useWidth();
   const first = width < NARROW && found.figures.length ? 1 : found.lines.length; // on a phone the figure comes before the rest
@@ -177,7 +179,7 @@ function Answer({found, view, state, frame, turned, stale, change}) {
   const key = found.key.length > 0 && <Key figures={found.key} />;
   return (
     <div className={stale ? "stale" : ""} ref={place}>
-      {found.says && <p className="says">{found.says}</p>}
+      {found.says && <p className="says">{withUnits(found.says)}</p>}
       <Score found={found} />
       {!found.player && key}
       {lines.slice(0, first)}
