@@ -22,7 +22,7 @@ from shardwise.models import load_model
 from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.plans.batch_words import parse_batch
-from shardwise.units import DAY, sig
+from shardwise.units import DAY, dtype_bytes, sig
 
 Plan = Callable[[Slice, float, str | None], SweepPoint]
 """The best plan on a slice whose step takes less than so many seconds, of a program where one is
@@ -98,7 +98,9 @@ class DatedRun:
         each = tokens * self.days * DAY / self.tokens
         cfg = load_model(self.model)
         flops = tokens * float(model_flops_per_token(cfg, job.sequence_length, causal=True))
-        able = [p for p in pieces if flops <= each * _peak(p)]
+        if self.choices.lora:  # a frozen weight has no gradient of its own
+            flops *= 2 / 3
+        able = [p for p in pieces if flops <= each * _peak(p, self.choices.dtype)]
         found = slice_for(able, plan, lambda p: each * self._trains(p), self.choices.objective)
         return found or _late(pieces, plan)
 
@@ -125,9 +127,13 @@ class DatedRun:
         return plan
 
 
-def _peak(piece: Slice) -> float:
-    """FLOP/s of all chips in the fastest dtype: no plan has more."""
-    return piece.chips * max(piece.chip.peak_flops.values())
+def _peak(piece: Slice, dtype: str) -> float:
+    """FLOP/s of all chips: no plan has more. Wider matmuls are never faster than those in two
+    bytes."""
+    least = min(dtype_bytes(dtype), 2)
+    every = piece.chip.peak_flops
+    wide = [peak for name, peak in every.items() if dtype_bytes(name) >= least]
+    return piece.chips * max(wide or every.values())
 
 
 def slice_for(
