@@ -103,14 +103,14 @@ SERVE_RANGES: Ranges = {
 class ServeScheduling:
     """How a replica chooses what each step runs; `scheduling/config.py` says what each choice does.
 
-    Of a chip's memory weights, cache and working memory take `memory_share` as the engine means it
-    (vLLM's `gpu_memory_utilization` of all, SGLang's `mem_fraction_static` of what is free; ours of
-    the usable); `release` is the engine's version where its memory is counted by one (empty: the
-    newest known), and without `graphs` it captures no graphs of its steps. Of the hosts' memory
-    evicted prefixes take `host_cache_share`, and what is left takes preempted sequences where
-    `swap` is set. `age_seconds` belongs to order "aged". With `guesses`, so many tokens are guessed
-    a step, each right with probability `acceptance` after one that was, or by its position in such
-    a share of the steps (`acceptances`), at `guess_cost` steps each.
+    `memory_share` is the share of a chip's memory for weights, cache and working memory, as the
+    engine defines it: of all memory (vLLM's `gpu_memory_utilization`), of what is free (SGLang's
+    `mem_fraction_static`), of the usable memory (ours). `release` is the engine's version, which
+    its memory depends on (empty: the newest known). Without `graphs` it captures none of its steps.
+    `host_cache_share` of the hosts' memory holds evicted prefixes; with `swap`, preempted sequences
+    take the rest. `age_seconds` belongs to order "aged". Speculation guesses `guesses` tokens a
+    step at `guess_cost` steps each. A guess after a right one is right with probability
+    `acceptance`; `acceptances`, where given, has that share for each position instead.
     """
 
     policy: Policy = "chunked"
@@ -207,28 +207,25 @@ _OURS = ("ideal", "jax")
 class ServePlan:
     """The choices of one model server.
 
-    One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once.
-    It prefills prompts of `input_length` tokens one at a time on the same chips, with tokens
-    sharded over `data` and `expert`, in chunks of at most `prefill_chunk`. Answers have
-    `output_length` tokens.
+    One replica spans `mesh` on `slice`, of each physical axis the part that `box` says. It decodes
+    `batch` sequences at once. Prompts have `input_length` tokens and answers `output_length`. The
+    same chips prefill one prompt at a time, in chunks of at most `prefill_chunk` tokens, which
+    `data` and `expert` shard.
 
-    `stage` cuts the layers: as many parts of the batch are under way, one on each stage, and
-    a step is one pass of all of them. `fsdp` cuts D of weights that never move; each of its devices
-    attends for some of the sequences. `box` is the part of each physical axis that the mesh uses.
-    The KV cache is cut by heads over `tensor`. Beyond one KV head per device the heads are
-    replicated ("heads"), or the sequences are spread ("heads_then_batch"). Where they are fewer
-    than the devices, each is cut along its tokens, too ("heads_then_batch_then_sequence").
+    Axis `stage` cuts the layers into stages. The batch is cut into as many parts, one on each
+    stage, and a step is one pass of all parts. Axis `fsdp` cuts D of weights that stay in place,
+    and each of its devices attends for some of the sequences. `tensor` cuts the KV cache by heads.
+    Where it has more devices than there are KV heads, heads are replicated ("heads") or sequences
+    are spread ("heads_then_batch"); where sequences are fewer than devices, their tokens are cut
+    too ("heads_then_batch_then_sequence").
 
-    `engine` is the software that serves, whose measured constants add to the chip's times
-    (`roofline/engines.py`; "ideal" adds nothing).
+    `engine` is the serving software, whose measured constants add to the chip's times
+    (`roofline/engines.py`; "ideal" adds nothing). `workload` is the load that a search made the
+    plan for. `chips` has what differs from the catalogue's chip.
 
-    `workload` is what it was made for, where a search made it; `chips` what its chips have that the
-    catalogue's have not.
-
-    Under load `replicas` such servers answer, each scheduling as `scheduling` says with steps (or
-    chunks) of at most `prefill_chunk` tokens; `routing` spreads the requests over them. With
-    `prefill_replicas` further ones prefill for them and hand the caches over; they are like the
-    others, or as `prefill` says.
+    `replicas` servers answer the load, and `routing` spreads the requests over them. `scheduling`
+    says what each step of a server runs. `prefill_replicas` further servers prefill for them and
+    hand the caches over; `prefill` says in what they differ from the others.
     """
 
     model: str

@@ -282,12 +282,13 @@ _ENDS = {"line": "apart", "fold": "folded", "mirror": "doubled"}
 class TrainPlan(Structure):
     """The choices of one training step: its numbers here, all others in `Structure`.
 
-    `mesh` maps axis to degree, outermost first. It uses `slices` of the slices (or switched
-    domains) and of each the `box`, the part of each physical axis. `placement` gives each axis its
-    fastest part of it, or finishes physical axes already begun first, which keeps the rings of the
-    others whole. `data` and `replica` replicate parameters, the `storage_axes` shard them.
-    `layers_per_stage` has one entry per stage. `software` is the program that the plan is for,
-    "any" for none in particular; `chips` what its chips have that the catalogue's have not.
+    `mesh` maps each axis to its degree, outermost first: `data` and `replica` replicate the
+    parameters, `storage_axes` shard them. The mesh covers `slices` slices (of GPUs: switched
+    domains), and in each of them a `box`: so many chips along each physical axis. `placement`
+    "fastest" gives each mesh axis the fastest links that are left; the other fills a physical axis
+    before it begins the next, so that the rings of the others stay whole. `layers_per_stage` has
+    one entry per stage. `software` is the program that the plan is for ("any": none in
+    particular). `chips` has what differs from the catalogue's chip.
     """
 
     model: str
