@@ -343,6 +343,7 @@ function Save({found, view, state}) {
           <button type="button" onClick={() => sheet("csv", "text/csv", sheetCsv)} aria-label="Decision sheet as CSV">CSV</button>
         </span>
       )}
+      {gives() && found.planned && found.says && <a className="trace" href={`api/plan/${view.name}?${new URLSearchParams(state)}`} download>Plan file</a>}
       {gives() && found.traced && <a className="trace" href={`api/trace/${view.name}?${new URLSearchParams(state)}`} download>Trace for Perfetto</a>}
       <span role="status">{said}</span>
     </div>

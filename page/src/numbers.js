@@ -67,7 +67,7 @@ export function number(word) {
 // The number that a word means to a control: 1GiB, 500ms, and 1024seq of one that counts in sequences.
 const TIMES = {ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600};
 export function sizeOf({unit, counts}, word, state = {}) {
-  const text = String(word).trim();
+  const typed = String(word).trim(), text = /^\d{1,3}(,\d{3})+$/.test(typed) ? typed.replaceAll(",", "") : typed;
   if (counts && text.endsWith(counts)) return number(text.slice(0, -counts.length)) * number(state[counts]);
   if (unit === "bytes" || unit === "bytes/s") return number(text.replace(/B(\/s)?$/, ""));
   const timed = (unit === "s" || unit === "ms") && /^(.*\d)(ns|us|ms|s|min|h)$/.exec(text);

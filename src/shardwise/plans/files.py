@@ -29,17 +29,22 @@ KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "s
 
 def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
     """Write a plan as YAML, kind first, with model paths relative to its existing folder."""
-    import yaml
-
     path = Path(path)
     if not path.parent.is_dir():
         raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
-    plan = replace(plan, chips=plan.chips.seen_from(path.parent))
-    values: dict[str, Any] = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
+    write_text(path, plan_yaml(plan, path.parent))
+
+
+def plan_yaml(plan: TrainPlan | ServePlan, folder: Path) -> str:
+    """A plan as its file in a folder has it."""
+    import yaml
+
+    plan = replace(plan, chips=plan.chips.seen_from(folder))
+    values: dict[str, Any] = plan_dict(plan) | {"model": to_folder(plan.model, folder)}
     load = values.get("workload")
     if load and load["trace"]:
-        load["trace"] = os.path.relpath(load["trace"], path.parent)
-    write_text(path, yaml.safe_dump(values, sort_keys=False))
+        load["trace"] = os.path.relpath(load["trace"], folder)
+    return yaml.safe_dump(values, sort_keys=False)
 
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:

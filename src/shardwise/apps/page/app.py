@@ -41,6 +41,7 @@ SEARCHES, ANSWERS = 1, 2
 """Made at once: those of a slider that went on are not worth a second core."""
 SHEETS = [name for name, view in VIEWS.items() if view.sheet]
 TRACED = [name for name, view in VIEWS.items() if view.trace]
+PLANNED = [name for name, view in VIEWS.items() if view.plan]
 Made = TypeVar("Made")
 
 
@@ -60,6 +61,7 @@ def page_app() -> "Guarded":
         Route("/api/answer/{name}", _answer),
         Route("/api/lecture/{chapter}", _lecture),
         Route("/api/trace/{name}", _trace),
+        Route("/api/plan/{name}", _plan),
         Route("/api/sheet/{name}/{growth}", _sheet),
         Route("/api/given", _given, methods=["POST"]),
         Route("/{path:path}", _file),
@@ -150,6 +152,18 @@ async def _trace(request: Request) -> Response:
         return FileResponse(path, headers=HEADERS, media_type=kind, filename=path.name)
 
     return await _asked(request, file)
+
+
+async def _plan(request: Request) -> Response:
+    """The plan that a view answers with, as a file that every command takes."""
+
+    def file(view: PageView[Any], state: ViewState, fine: str) -> Response:
+        check_known("view with a plan", view.name, PLANNED)
+        assert view.plan is not None
+        headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{view.name}.yaml"'}
+        return Response(view.plan(state), headers=headers, media_type="application/yaml")
+
+    return await _asked(request, file, slow=True)
 
 
 async def _given(request: Request) -> Response:

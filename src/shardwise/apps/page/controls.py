@@ -204,7 +204,10 @@ def _one_of_many(word: str, names: Sequence[str]) -> str:
 
 
 def _sized(word: str, unit: str) -> float:
-    """A number in a unit, alone or with the unit that the command line takes."""
+    """A number in a unit, alone or with the unit that the command line takes; 8,960 as the page
+    writes it."""
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", word.strip()):
+        word = word.replace(",", "")
     if re.fullmatch(r"[\d.,e+]+", word.strip()):
         return parse_count(word)
     if unit in ("bytes", "bytes/s"):

@@ -66,6 +66,7 @@ class ShownView(Record):
     python: str
     growths: Sequence[str]
     traced: bool
+    planned: bool
 
 
 GROWTHS = ("1", "2", "4")
@@ -102,7 +103,8 @@ class PageView(Generic[S]):
     are asked for before the slow ones. `draw` takes the answers of `calls` and of one of the other
     three, in that order, or of `calls` alone. An exported site has each position of the controls
     that are `crossed` with each of the others (`grid.py`). `sheet` has the rows of a decision sheet
-    for one of the `GROWTHS`, `trace` the file of a timeline that Perfetto opens."""
+    for one of the `GROWTHS`, `trace` the file of a timeline that Perfetto opens, `plan` the file of
+    the plan that is the answer."""
 
     name: str
     title: str
@@ -117,6 +119,7 @@ class PageView(Generic[S]):
     crossed: tuple[str, ...] = ()
     sheet: Callable[[S, float], DecisionRows] | None = None
     trace: Callable[[S], Path] | None = None
+    plan: Callable[[S], str] | None = None
     controls: tuple[Control, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -142,6 +145,7 @@ class PageView(Generic[S]):
             python=_snippet(calls),
             growths=GROWTHS if self.sheet else (),
             traced=self.trace is not None,
+            planned=self.plan is not None,
         )
 
     def settled(self, state: S, coarse: bool = False) -> ShownView:

@@ -247,7 +247,8 @@ def _turn(best: ChipPlan, rows: Sequence[ChipPlan]) -> str:
             told = f"a chip-hour of {best.chip} is above ${price * there / here:.2f}"
         else:
             continue
-        return f" ({_range_text(best)} over providers); {row.slice} costs less where {told}"
+        over = f" ({text} over providers)" if (text := _range_text(best)) else ""
+        return f"{over}; {row.slice} costs less where {told}"
     return ""
 
 

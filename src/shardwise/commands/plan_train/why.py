@@ -144,7 +144,7 @@ def _rules(planning: TrainPlanning) -> Iterator[str]:
     if not request.margin:
         yield f"{said}; no memory is kept free (--margin 0)"
         return
-    free = f"{100 * request.margin:.3g} % of usable memory free"
+    free = f"at least {100 * request.margin:.3g} % of usable memory free"
     if request.margin == margin.value:
         free += f", enough for 19 of 20 predictions ({margin.count} runs)"
     kept = "it leaves" if planning.margin_kept else "no plan leaves"

@@ -4,6 +4,7 @@ simulation, what else would do, and latency against throughput as in ch. 8."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
@@ -37,6 +38,7 @@ from shardwise.commands.base.layout import percent
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import kv_bytes_per_token, load_model, params_total, zoo_names
+from shardwise.plans.files import plan_yaml
 from shardwise.roofline.bounds import Bounds
 from shardwise.units import format_seconds, format_usd, many, parse_count, sig
 
@@ -63,7 +65,7 @@ class ServingState(ViewState):
     output: int = slider("Answer", powers(4, 15), 256, unit="tokens")
     ttft: str = entry("First token within", "2s", about="TTFT of 9 in 10 requests, such as 500ms.")
     tpot: str = entry("Then a token within", "", about="TPOT of 9 in 10, such as 40ms; or empty.")
-    rate: str = entry("Requests per second", "", about="Empty: what one server holds.")
+    rate: str = entry("Requests per second", "", about="Empty: what these chips hold.")
     weights: str = choice("Weights", WEIGHTS, "int8", group="Precision")
     kv: str = choice("KV cache", ("int8", "bf16", "fp8"), "int8", group="Precision")
     software: str = choice("Served by", ("jax", "vllm", "sglang"), "jax", group="Servers")
@@ -134,6 +136,13 @@ def sheet(state: ServingState, growth: float) -> DecisionRows:
         commands=[call.shell()],
         notes=[str(one) for one in found.warnings],
     )
+
+
+def plan_file(state: ServingState) -> str:
+    """The plan of the answer, as a file has it."""
+    found = _search(state)[0].answer()
+    assert isinstance(found, ServePlanned)
+    return plan_yaml(found.best.plan, Path.cwd())
 
 
 def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
@@ -326,4 +335,5 @@ VIEW = PageView(
     draw=_draw,
     crossed=("model", "on"),
     sheet=sheet,
+    plan=plan_file,
 )

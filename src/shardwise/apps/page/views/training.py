@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, log
+from pathlib import Path
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
@@ -54,6 +55,7 @@ from shardwise.commands.plan_train.train import TrainPlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.errors import BadRequest
 from shardwise.models import load_model, zoo_names
+from shardwise.plans.files import plan_yaml
 from shardwise.results.run import WholeRun
 from shardwise.units import format_count, format_gib, format_seconds, format_usd, many, sig
 
@@ -172,6 +174,13 @@ def sheet(state: TrainViewState, growth: float) -> DecisionRows:
     )
 
 
+def plan_file(state: TrainViewState) -> str:
+    """The plan of the answer, as a file has it."""
+    found = _search(state)[0].answer()
+    assert isinstance(found, TrainPlanned)
+    return plan_yaml(found.best.plan, Path.cwd())
+
+
 def _any(word: str) -> str | None:
     return None if word == "any" else word
 
@@ -220,7 +229,8 @@ def sentence(model: str, chip: str, found: TrainPlanned) -> str:
     """The answer to quote."""
     step, run = found.step_seconds, found.run
     model = called(model)
-    where = f"on {many(found.chips_used + found.chips_idle, 'chip')} of {chip}"
+    of = f" of {found.chips_used + found.chips_idle:,}" if found.chips_idle else ""
+    where = f"on {found.chips_used:,}{of} {'chip' if found.chips_used == 1 else 'chips'} of {chip}"
     if run is None:
         return f"A step of {model} takes about {format_seconds(step.expected)} {where}."
     range_ = ""
@@ -416,4 +426,5 @@ VIEW = PageView(
     draw=_draw,
     crossed=("model", "on"),
     sheet=sheet,
+    plan=plan_file,
 )
