@@ -170,7 +170,15 @@ def sheet(state: TrainViewState, growth: float) -> DecisionRows:
         header=TRAIN_HEADER,
         rows=list(train_rows(found, growth)),
         commands=[call.shell() for call in calls],
-        notes=found.verdicts,
+        notes=[*found.verdicts, *_other_sizes(found, state.chips)],
+    )
+
+
+def _other_sizes(found: ChipsBeside, chips: int) -> list[str]:
+    """A note on slices that have not the chips that were asked for."""
+    sizes = [f"{one.slice} has {one.chips:,} chips" for one in found.chips if one.chips != chips]
+    return [f"Of {chips:,} chips the nearest listed slices are taken: {', '.join(sizes)}."] * any(
+        sizes
     )
 
 
@@ -229,8 +237,8 @@ def sentence(model: str, chip: str, found: TrainPlanned) -> str:
     """The answer to quote."""
     step, run = found.step_seconds, found.run
     model = called(model)
-    of = f" of {found.chips_used + found.chips_idle:,}" if found.chips_idle else ""
-    where = f"on {found.chips_used:,}{of} {'chip' if found.chips_used == 1 else 'chips'} of {chip}"
+    chips = many(found.chips_used + found.chips_idle, "chip")
+    where = f"on {f'{found.chips_used:,} of ' if found.chips_idle else ''}{chips} of {chip}"
     if run is None:
         return f"A step of {model} takes about {format_seconds(step.expected)} {where}."
     range_ = ""
