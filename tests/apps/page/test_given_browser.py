@@ -48,6 +48,22 @@ def test_a_trace_and_a_report_are_given(browser, address, tmp_path):
     tab.close()
 
 
+def test_the_plan_of_a_planner_opens_in_the_simulator(browser, address, tmp_path):
+    link = "serving?model=llama-3.2-1b&on=h100&chips=1&input=512&output=32"
+    tab, wrong = opened(browser, address, link, 1280, "light")
+    with tab.expect_download() as got:
+        tab.get_by_text("Plan file").click()
+    got.value.save_as(tmp_path / got.value.suggested_filename)
+    tab.goto(f"{address}#simulator?requests=25&rate=1&input=512&output=32")
+    settled(tab)
+    tab.set_input_files("input[name=plan-file]", tmp_path / "serving.yaml")
+    tab.wait_for_function("() => /plan=given%3A[0-9a-f]{16}/.test(location.hash)")
+    settled(tab)
+    assert "simulate serving.yaml" in tab.locator("pre[aria-label=Command]").inner_text()
+    assert wrong == []
+    tab.close()
+
+
 def test_an_answer_that_cannot_be_drawn_is_said(browser, address):
     """Its controls stay, and the next answer is drawn."""
     tab, _ = opened(browser, address, "roofline", 1280, "light")

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.page.call import LEFT
 from shardwise.apps.page.controls import ViewState, state_of
-from shardwise.apps.page.given import as_named, body_of, keep
+from shardwise.apps.page.given import body_of, keep
 from shardwise.apps.page.lectures import LECTURES
 from shardwise.apps.page.view import GROWTHS, DecisionRows, PageView
 from shardwise.apps.page.views import VIEWS
@@ -190,15 +190,16 @@ async def _asked(
     then has none."""
     words = dict(request.query_params)
     fine = words.pop("fine", "no")
+    name = request.path_params["name"]
     try:
-        name = request.path_params["name"]
         check_known("view", name, VIEWS)
         state = state_of(VIEWS[name].state, words)
         turns = request.app.state.turns[slow or fine == "yes"]
         made = _in_turn(turns, lambda: _reply(make(VIEWS[name], state, fine)))
         return await attended(request.receive, made)
     except ShardwiseError as error:
-        return _json({"error": as_named(str(error))}, status=400)
+        said = VIEWS[name].refusal(error) if name in VIEWS else str(error)
+        return _json({"error": said}, status=400)
 
 
 async def _in_turn(turns: asyncio.Semaphore, make: Callable[[], Made]) -> Made:

@@ -201,7 +201,7 @@ def answer_file(state: GridState, coarse: bool = False) -> bytes:
             document = view.settled(state_of(view.state, dict(state.words)), coarse)
         said = finite(plain(document))[0]
     except ShardwiseError as error:
-        said = {"error": str(error)}
+        said = {"error": view.refusal(error)}
     return _packed(said)
 
 

@@ -1,5 +1,6 @@
 """A view: a name, controls, the calls that a state makes, and how their answers are drawn."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from shardwise.apps.page.figures import FigureData, KeyFigure, TableData
 from shardwise.apps.page.given import as_named
 from shardwise.boundary.records import Record
 from shardwise.commands.base.answer import Answer
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, ShardwiseError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,11 @@ class PageView(Generic[S]):
             traced=self.trace is not None,
             planned=self.plan is not None,
         )
+
+    def refusal(self, error: ShardwiseError) -> str:
+        """An error in words of the page: options that are controls here by their labels."""
+        labels = {one.name.replace("_", "-"): f"'{one.label}'" for one in self.controls}
+        return re.sub(r"--([a-z-]+)", lambda m: labels.get(m[1], m[0]), as_named(str(error)))
 
     def settled(self, state: S, coarse: bool = False) -> ShownView:
         """The answer that nothing refines: that of the slow calls, or where `coarse` of the quick
