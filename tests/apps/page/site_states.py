@@ -1,7 +1,7 @@
 """Holds the files of an exported site against what its commands say, state by state.
 
     python -m tests.apps.page.site_states FOLDER
-    python -m tests.apps.page.site_states FOLDER --sample 200
+    python -m tests.apps.page.site_states FOLDER --sample 200 --jobs 2
 
 Each state has the answer of the page, and each number of a line, a dot, a bar or a range in it
 stands in the result of one of the commands that the state names. A sample is drawn from seed 0.
@@ -13,7 +13,8 @@ import json
 import random
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def faults(folder: Path, view: str, key: str, name: str) -> Iterator[str]:
         quick = coarse and row.quick is not None and bool(row.quick(state))
         results = [call.answer().result for call in row.made(state, not quick, quick)]
     except ShardwiseError as error:
-        said, results = {"error": str(error)}, []
+        said, results = {"error": row.refusal(error)}, []
     if json.loads(json.dumps(said)) != stored:
         yield f"{view}?{key}: the file is not the page's answer"
     known = set(numbers(json.loads(json.dumps(finite(plain(results))[0]))))
@@ -75,16 +76,27 @@ def numbers(value: Any) -> Iterator[float]:
             yield float(one)
 
 
+PART = 20
+"""States that a process is given at once."""
+
+
+def all_faults(folder: Path, states: list[tuple[str, str, str]]) -> tuple[int, list[str]]:
+    """How many states, and their faults."""
+    return len(states), [fault for one in states for fault in faults(folder, *one)]
+
+
 def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("folder", type=Path)
     asked.add_argument("--sample", type=int)
+    asked.add_argument("--jobs", type=int, default=1)
     said = asked.parse_args()
-    states, wrong = drawn(said.folder, said.sample), 0
-    for state in states:
-        for fault in faults(said.folder, *state):
-            print(fault)
-            wrong += 1
+    states, wrong, done = drawn(said.folder, said.sample), 0, 0
+    parts = [states[i : i + PART] for i in range(0, len(states), PART)]
+    with get_context("spawn").Pool(said.jobs) as pool:
+        for number, found in pool.imap_unordered(partial(all_faults, said.folder), parts):
+            wrong, done = wrong + len(found), done + number
+            print("\n".join([*found, f"{done} of {len(states)}"]), flush=True)
     print(f"{len(states)} states, {wrong} faults")
     sys.exit(wrong > 0)
 
