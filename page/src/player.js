@@ -112,7 +112,7 @@ function box(parent, cell, {x, y, width, height}, fill) {
   const group = add(parent, "g");
   const chunk = cell.text ? chunkOf(cell) : 0, text = cell.text + "'".repeat(chunk);
   add(group, "rect", {x, y, width: Math.max(width, 0.5), height: Math.max(height, 0.5), rx: Math.min(3, width / 4), fill, "fill-opacity": chunk ? 0.5 : 1});
-  const size = Math.min(13, height * 0.7, (width - 2) / Math.max(text.length, 1) * 1.7);
+  const size = Math.min(13, height * 0.7, (width - 2) / Math.max(cell.text.length + chunk / 2, 1) * 1.7);
   if (size >= 7) add(group, "text", {x: x + width / 2, y: y + height / 2, "font-size": size, "text-anchor": "middle", "dominant-baseline": "central", fill: cell.kind === "idle" ? "var(--soft)" : chunk ? "var(--ink)" : "var(--on-series)"}, text);
   const more = Object.entries(cell.values ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`);
   add(group, "title", {}, [`${cell.kind} ${cell.text}`.trim(), ...more].join("\n"));
