@@ -2,6 +2,7 @@
 import {answer} from "./source.js";
 import {rowsOf} from "./figure.jsx";
 import {short} from "./numbers.js";
+import {rest} from "./player.js";
 
 export function save(name, content, type) {
   const url = URL.createObjectURL(new Blob([content], {type}));
@@ -29,14 +30,12 @@ function wrapped(text, most) {
   }, []);
 }
 
-// What moves stands where its way ends.
+// What moves stands half way.
 function halted(svg) {
   for (const motion of svg.querySelectorAll("animateMotion")) {
     const way = document.createElementNS(SPACE, "path");
     way.setAttribute("d", motion.getAttribute("path"));
-    const {x, y} = way.getPointAtLength(way.getTotalLength());
-    motion.parentNode.setAttribute("cx", x);
-    motion.parentNode.setAttribute("cy", y);
+    rest(motion.parentNode, way);
     motion.remove();
   }
 }
@@ -47,12 +46,14 @@ function keyOf(whole, x, y, {colour, solid, dashed}) {
   return element(whole, "line", {x1: x, x2: x + 14, y1: y - 4, y2: y - 4, stroke: colour, "stroke-width": 3, "stroke-dasharray": dashed ? "4 2" : "none"});
 }
 
-function alone({svg, title, labels, source}) {
+function alone({svg, title, labels, source, under = "", below = ""}) {
   const {width, height} = svg.getBoundingClientRect();
   const whole = document.createElementNS(SPACE, "svg");
   element(whole, "rect", {width: "100%", height: "100%", fill: "var(--paper)"});
-  const caption = wrapped(title, Math.floor((width - 16) / CAPTION)), top = 10 + LINE * caption.length;
+  const caption = wrapped(title, Math.floor((width - 16) / CAPTION)), most = Math.floor((width - 16) / LETTER);
   caption.forEach((line, i) => element(whole, "text", {x: 8, y: 19 + LINE * i, "font-size": 14, "font-weight": 600, fill: "var(--ink)"}, line));
+  const said = (text, at) => (text ? wrapped(text, most) : []).map((line, i) => element(whole, "text", {x: 8, y: at + LINE * i, "font-size": 12, fill: "var(--soft)"}, line)).length * LINE;
+  const head = LINE * caption.length, top = 10 + head + said(under, 19 + head);
   const copy = svg.cloneNode(true);
   halted(copy);
   for (const [key, value] of Object.entries({y: top, width, height, overflow: "visible"})) copy.setAttribute(key, value);
@@ -66,6 +67,7 @@ function alone({svg, title, labels, source}) {
     x += long + 10;
   }
   if (labels.length) y += LINE;
+  y += said(below, y);
   element(whole, "text", {x: 8, y, "font-size": 11, fill: "var(--soft)"}, `shardwise${source ? `; ${source}` : ""}`);
   for (const [key, value] of Object.entries({xmlns: SPACE, width, height: y + 10, viewBox: `0 0 ${width} ${y + 10}`, "font-family": "system-ui, sans-serif"})) whole.setAttribute(key, value);
   return whole;

@@ -29,7 +29,11 @@ export function Player({found, width, frame, turned}) {
   const place = useRef(null), hears = useRef(turned), data = found.player;
   hears.current = turned;
   useEffect(() => mountPlayer(place.current, data, {width: inside(width), at: frame, moved: (to) => hears.current(to)}), [data, width]);
-  const drawing = () => ({svg: place.current.querySelector("svg"), title: data.title, labels: [], source: found.source});
+  const drawing = () => {
+    const all = (one) => [...place.current.querySelectorAll(one)], words = (one) => all(one).map((node) => node.textContent).join("");
+    const labels = all(".legend li").map((item) => ({label: item.textContent, solid: true, colour: item.querySelector(".key").style.getPropertyValue("--key")}));
+    return {svg: all("svg")[0], title: data.title, labels, source: found.source, under: words(".where"), below: words(".key-words")};
+  };
   return (
     <figure className="figure" data-figure="player" style={{width}}>
       <figcaption><span className="title">{data.title}</span><SaveFigure id="player" title={data.title} drawing={drawing} /></figcaption>

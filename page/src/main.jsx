@@ -13,13 +13,14 @@ import "./page.css";
 const QUICK = 60, REST = 350; // milliseconds after a move: the first answer, the search
 
 const NARROW = 520; // pixels of the answer on a phone
+const SHEET = 820; // pixels of a window whose controls are a sheet, as in page.css
 
 const DRAG = 1500; // milliseconds in which moves of one control are one step of the history
 
 function App({all}) {
   const [at, setAt] = useState(() => read(all));
   const [visited, setVisited] = useState({});
-  const last = useRef({name: "", time: 0});
+  const last = useRef({name: "", time: 0}), changed = useRef(false);
   useEffect(() => {
     const follow = () => setAt(read(all));
     addEventListener("hashchange", follow);
@@ -30,6 +31,7 @@ function App({all}) {
     const state = {...at.state, [name]: value}, now = Date.now();
     const same = dragged && last.current.name === name && now - last.current.time < DRAG;
     last.current = {name, time: now};
+    changed.current = true;
     history[same ? "replaceState" : "pushState"](null, "", write(at.view, state));
     setAt({view: at.view, state, frame: undefined, hash: location.hash});
   };
@@ -43,6 +45,10 @@ function App({all}) {
   };
   const [found, error, waits] = useAnswer(at.view, at.state);
   useEffect(() => { document.title = `${at.view.title} · shardwise`; }, [at.view]);
+  useEffect(() => { // on a phone the controls leave little room: what they changed comes into sight
+    if (changed.current && innerWidth <= SHEET) document.querySelector(".answer figure svg")?.scrollIntoView({block: "nearest"});
+    changed.current = false;
+  }, [found]);
   return (
     <>
       <header>

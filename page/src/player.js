@@ -57,19 +57,19 @@ export function mountPlayer(node, data, {width, at, moved = () => {}, drawn = ()
     if (!run || frame === last) moved(frame);
   };
   const stop = () => { clearInterval(timer); timer = null; play.textContent = "Play"; };
-  const tick = () => (frame < last ? go(frame + 1, true) : stop());
+  const tick = () => { if (frame < last) go(frame + 1, true); else { stop(); show(false); } };
   const start = () => { clearInterval(timer); timer = setInterval(tick, WAIT / speed); play.textContent = "Pause"; };
   play.onclick = () => {
-    if (timer) { stop(); moved(frame); return; }
+    if (timer) { stop(); show(false); moved(frame); return; }
     if (frame === last) go(0, true);
     start();
   };
   back.onclick = () => { stop(); go(frame - 1); };
-  step.onclick = () => { stop(); go(frame + 1, true); moved(frame); };
+  step.onclick = () => { stop(); go(frame + 1); };
   range.oninput = () => { stop(); go(Number(range.value)); };
   speeds.onchange = () => { speed = Number(speeds.value); if (timer) start(); };
   const bar = made("div", {className: "player", role: "group", ariaLabel: "Player"}, play, back, step, speeds, range, where);
-  node.replaceChildren(...(last ? [bar] : []), scene.svg, legend(data, scene.colour));
+  node.replaceChildren(...(last ? [bar] : []), scene.svg, legend(data, scene.colour), made("p", {className: "key-words", textContent: meaning(data)}));
   show(false);
   return stop;
 }
@@ -81,6 +81,16 @@ function onTheWay(moves) {
   const all = same ? `${short(sizes[0], "bytes")} each` : `${short(sizes.reduce((a, b) => a + b), "bytes")} in all`;
   return `, ${moves.length} transfer${moves.length > 1 ? "s" : ""} of ${all}`;
 }
+
+// What squares and dots of a network mean, and the bars of a rank's further chunks.
+function meaning({places, reduces, bars}) {
+  const chunks = Math.max(0, ...bars.map(chunkOf));
+  if (chunks) return `Lighter, with ': ${chunks > 1 ? "later chunks of a rank, a ' for each before" : "the second chunk of a rank"}.`;
+  const has = reduces ? "the device has the sum of that block, or a part of it" : "the device has that block";
+  return places.length ? `Filled square: ${has}. Faded square: it does not. Dot: a block on its way.` : "";
+}
+
+const chunkOf = ({values = {}}) => ("microbatch" in values ? values.chunk : 0);
 
 function legend(data, colour) {
   const kinds = data.places.length ? [] : data.kinds;
@@ -100,9 +110,10 @@ function canvas(data, width, height) {
 // A rectangle with its word, as large as fits; below seven pixels there is none.
 function box(parent, cell, {x, y, width, height}, fill) {
   const group = add(parent, "g");
-  add(group, "rect", {x, y, width: Math.max(width, 0.5), height: Math.max(height, 0.5), rx: Math.min(3, width / 4), fill});
-  const size = Math.min(13, height * 0.7, (width - 2) / Math.max(cell.text.length, 1) * 1.7);
-  if (size >= 7) add(group, "text", {x: x + width / 2, y: y + height / 2, "font-size": size, "text-anchor": "middle", "dominant-baseline": "central", fill: cell.kind === "idle" ? "var(--soft)" : "var(--on-series)"}, cell.text);
+  const chunk = cell.text ? chunkOf(cell) : 0, text = cell.text + "'".repeat(chunk);
+  add(group, "rect", {x, y, width: Math.max(width, 0.5), height: Math.max(height, 0.5), rx: Math.min(3, width / 4), fill, "fill-opacity": chunk ? 0.5 : 1});
+  const size = Math.min(13, height * 0.7, (width - 2) / Math.max(cell.text.length + chunk / 2, 1) * 1.7);
+  if (size >= 7) add(group, "text", {x: x + width / 2, y: y + height / 2, "font-size": size, "text-anchor": "middle", "dominant-baseline": "central", fill: cell.kind === "idle" ? "var(--soft)" : chunk ? "var(--ink)" : "var(--on-series)"}, text);
   const more = Object.entries(cell.values ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`);
   add(group, "title", {}, [`${cell.kind} ${cell.text}`.trim(), ...more].join("\n"));
   return group;
@@ -166,16 +177,17 @@ function network(data, width) {
   const devices = data.places.filter((place) => place.kind === "device");
   const xs = data.places.map((p) => p.x), ys = data.places.map((p) => p.y);
   const span = [Math.max(...xs) - Math.min(...xs) + 1.2, Math.max(...ys) - Math.min(...ys) + 1.2];
-  const free = width < 520 ? innerHeight * 0.6 - 300 : innerHeight - 330; // beside the buttons, and the sheet of a phone
-  const room = Math.max(240, Math.min(560, free));
+  const free = width < 520 ? innerHeight * 0.6 - 300 : innerHeight - 450; // beside title, sentence and buttons, and the sheet of a phone
+  const room = Math.max(240, Math.min(406, free));
   const unit = Math.min((width - 24) / span[0], room / span[1], 150);
-  const side = Math.max(16, unit * 0.56), blocks = devices.length;
+  const apart = Math.min(...data.places.flatMap((a, i) => data.places.slice(i + 1).map((b) => Math.hypot(a.x - b.x, a.y - b.y))));
+  const side = Math.max(16, unit * Math.min(1, apart * 0.56)), blocks = devices.length;
   const svg = canvas(data, width, span[1] * unit + 24), colour = (kind) => hue(devices.findIndex((d) => d.text === kind));
   const off = (width - span[0] * unit) / 2;
   const px = (i) => off + (data.places[i].x - Math.min(...xs) + 0.6) * unit, py = (i) => 12 + (data.places[i].y - Math.min(...ys) + 0.6) * unit;
   const links = new Map(), ends = data.frames.flatMap((frame) => frame.moves);
   const near = 1.3 * Math.min(...ends.map((move) => Math.hypot(px(move.target) - px(move.source), py(move.target) - py(move.source))));
-  const wires = add(svg, "g", {fill: "none"}), lit = add(svg, "g", {fill: "none"}), boxes = add(svg, "g"), dots = add(svg, "g");
+  const wires = add(svg, "g", {fill: "none"}), lit = add(svg, "g", {fill: "none"}), dots = add(svg, "g"), boxes = add(svg, "g"); // a dot hides no block
   const names = add(svg, "g", {fill: "var(--ink)", stroke: "var(--paper)", "stroke-width": 3, "paint-order": "stroke", "font-size": 11, "text-anchor": "end"});
   for (const move of ends) {
     const key = [move.source, move.target].sort((a, b) => a - b).join(" ");
@@ -211,18 +223,18 @@ function network(data, width) {
       if (run) {
         const motion = add(dot, "animateMotion", {path: d, dur: `${run * 0.8}ms`, fill: "freeze", begin: "indefinite"});
         motion.beginElement();
-      } else {
-        const end = line.getPointAtLength ? at(line, 0.62) : {x: px(move.target), y: py(move.target)};
-        dot.setAttribute("cx", end.x);
-        dot.setAttribute("cy", end.y);
-      }
+      } else rest(dot, line);
     }
   };
   return {svg, colour, show};
 }
 
-function at(line, share) {
-  return line.getPointAtLength(line.getTotalLength() * share);
+// Puts a dot that does not move half way along its link and on its right, beside that of the other way.
+export function rest(dot, way) {
+  const half = way.getTotalLength() / 2, aside = Number(dot.getAttribute("r")) + 1;
+  const [a, b] = [way.getPointAtLength(half - 1), way.getPointAtLength(half + 1)], far = Math.hypot(b.x - a.x, b.y - a.y) || 1;
+  dot.setAttribute("cx", (a.x + b.x) / 2 - ((b.y - a.y) / far) * aside);
+  dot.setAttribute("cy", (a.y + b.y) / 2 + ((b.x - a.x) / far) * aside);
 }
 
 // The blocks that each place has by a frame. A copy stays where it was; a partial sum does not, until

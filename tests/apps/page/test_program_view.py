@@ -8,8 +8,27 @@ from tests.apps.page.states import asked, report_folder
 
 
 def shown_ops(found):
-    (table,) = [one for one in found["tables"] if one["title"] == "Dearest ops, as scheduled"]
+    (table,) = [one for one in found["tables"] if one["title"] == "Dearest ops"]
     return [row[0] for row in table["rows"]]
+
+
+def test_the_dearest_op_comes_first_and_is_the_longest(page):
+    found = asked(page, "programs")
+    table = found["tables"][-1]
+    place = table["header"].index("seconds of all runs")
+    spent = [row[place] for row in table["rows"]]
+    assert spent == sorted(spent, reverse=True)
+    longest = next(one for one in found["key"] if one["label"] == "longest op")
+    assert [longest["note"], longest["value"]] == [table["rows"][0][0], spent[0]]
+
+
+def test_words_that_no_op_has_draw_nothing(page):
+    found = asked(page, "programs", find="zzz")
+    assert found["figures"] == []
+    said = "No op has 'zzz': search for a part of its name, scope or line."
+    assert found["lines"][-1] == said
+    said = said.replace("op has", "op in one round of while.67 x 16 has")
+    assert asked(page, "programs", find="zzz", loop="1")["lines"][-1] == said
 
 
 def test_a_loop_is_opened_and_ops_are_searched(page):

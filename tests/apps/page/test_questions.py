@@ -56,6 +56,16 @@ def test_a_number_of_the_book_stands_in_its_sentence(page):
     assert "310" not in asked(page, "book", id="5.3.3.step", quiz="yes")["says"]
 
 
+def test_each_of_several_numbers_of_the_book_has_its_unit(page):
+    said = asked(page, "book", id="rule.4.mlp", quiz="yes", answer="1, 2")["lines"]
+    assert "It is 1.21 GFLOP; 201M parameters." in said
+
+
+def test_a_simulation_names_model_chips_and_servers(page):
+    line = asked(page, "simulator", requests="25")["lines"][0]
+    assert line == "16 chips: 1 server of v5e:4x4; llama-3-70b."
+
+
 def test_a_long_list_of_choices_is_refused_with_the_nearest():
     with pytest.raises(BadRequest, match=r"control 'on' is 'h10'; .*nearest .*h100"):
         state_of(VIEWS["start"].state, {"on": "h10"})

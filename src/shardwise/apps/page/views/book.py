@@ -14,7 +14,7 @@ from shardwise.boundary.records import Record
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizChecked
 from shardwise.commands.tables.book_show import BookShown, RuleStep
-from shardwise.units import format_seconds, many
+from shardwise.units import format_binary, format_count, format_rate, format_seconds, many
 
 IDS = tuple(entries())
 ASKS = tuple(one.asks for one in entries().values())
@@ -78,7 +78,7 @@ def _sentence(found: BookShown | BookQuiz | BookQuizChecked) -> str:
     """What the number is, with it where it is not asked for."""
     if not isinstance(found, BookShown):
         return found.asks
-    return f"{found.asks.removesuffix('.')}: {_amount(found.answer, _said(found.unit))}."
+    return f"{found.asks.removesuffix('.')}: {_amount(found.answer, found.unit)}."
 
 
 def _key(found: BookShown | BookQuiz | BookQuizChecked) -> list[KeyFigure]:
@@ -136,7 +136,7 @@ def _lines(found: BookShown | BookQuiz | BookQuizChecked) -> list[str]:
         return [f"{many(found.numbers, 'number')} in {units}, within {found.tolerance:.0%}."]
     if isinstance(found, BookQuizChecked):
         said = ["right" if right else "not right" for right in found.right]
-        answer = f"It is {_amount(found.answer, units)}."
+        answer = f"It is {_amount(found.answer, found.unit)}."
         return [f"Your answer is {', '.join(said)}.", answer, found.note]
     measured = ["Measured, and looked up."] if found.kind == "measured" else []
     printed = found.book.latest if found.edition == "latest" else found.book.first
@@ -144,14 +144,27 @@ def _lines(found: BookShown | BookQuiz | BookQuizChecked) -> list[str]:
     return [*measured, book, found.note]
 
 
-def _amount(value: Any, unit: str) -> str:
-    """A number to read, in its unit; several as they are."""
-    if not isinstance(value, int | float):
-        return f"{_said(value)} {unit}"
+def _amount(value: Any, unit: Any) -> str:
+    """A number to read, in its unit; of several each in its own."""
+    if isinstance(value, list | tuple):
+        units = [unit] * len(value) if isinstance(unit, str) else unit
+        return "; ".join(_in_short(one, of) for one, of in zip(value, units, strict=True))
     if unit == "s" and value > 0:
         return format_seconds(value)
     whole = 1e5 <= abs(value) < 1e12
     return f"{value:,.0f} {unit}" if whole else f"{value:,.6g} {unit}"
+
+
+def _in_short(value: float, unit: str) -> str:
+    """One of several numbers, with three digits and its unit."""
+    if unit == "s":
+        return format_seconds(value)
+    if unit == "bytes":
+        return format_binary(value)
+    if unit.startswith("FLOP") or unit == "bytes/s":
+        return format_rate(value, unit.replace("bytes/s", "B/s"))
+    said = {"params": "parameters", "ratio": "", "value": "", "count": ""}.get(unit, unit)
+    return f"{format_count(value)} {said}".strip()
 
 
 def _said(value: Any) -> str:

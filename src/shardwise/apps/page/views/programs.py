@@ -15,10 +15,21 @@ from shardwise.commands.program.report import SAMPLE, ReportAnswer
 from shardwise.commands.program.report_result import OpSpan, ReportOp, trace_path
 from shardwise.units import format_seconds, many, sig
 
-COLUMNS = ("op", "stream", "bound_by", "spent_seconds", "runs", "flops", "hbm_bytes", "of_roofline")
-COLUMNS += ("scope", "source")
-UNITS = {"spent_seconds": "s", "flops": "FLOP", "hbm_bytes": "bytes", "of_roofline": "share"}
-
+COLUMNS = {
+    "op": "op",
+    "stream": "stream",
+    "bound_by": "bound by",
+    "spent_seconds": "seconds of all runs",
+    "runs": "runs",
+    "flops": "FLOPs of a run",
+    "hbm_bytes": "HBM bytes of a run",
+    "of_roofline": "of roofline",
+    "scope": "scope",
+    "source": "source",
+}
+"""What is said of an op, and the head of its column."""
+UNITS = {"seconds of all runs": "s", "FLOPs of a run": "FLOP", "HBM bytes of a run": "bytes"}
+UNITS |= {"of roofline": "share"}
 
 NONE = "none"
 EVERY_OP = 10_000
@@ -67,19 +78,16 @@ def _draw(state: ProgramState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, ReportAnswer)
     part = _part(state, found)
+    of_ops = [_timeline(part), _roofline(found, part), _memory(found), _graph(found, part)]
+    tables = [_figures(found), _loops(found), _collectives(found)]
     return Drawn(
-        figures=[
-            *_expected_and_measured(found),
-            _timeline(part),
-            _roofline(found, part),
-            _memory(found),
-            _graph(found, part),
-        ],
-        tables=[_figures(found), _loops(found), _collectives(found), _ops(part)],
+        figures=[*_expected_and_measured(found), *of_ops] if part.ops else [],
+        tables=[*tables, _ops(part)] if part.ops else tables,
         says=_sentence(found),
         key=_key(found),
         lines=[f"Programs of this report: {', '.join(found.phases)}.", _share(state, found, part)],
-        formula="seconds of an op = max(cycles / clock, bytes / W); attained = FLOPs / seconds",
+        formula="seconds of an op = max(cycles / clock, bytes / W); attained = FLOPs / seconds; "
+        "of an op beside compute, seconds of all runs are those that compute waits for it",
         source="the report's folder: compile.json, ops.csv, trace.json.gz",
     )
 
@@ -99,10 +107,12 @@ def _key(found: ReportAnswer) -> list[KeyFigure]:
     expected = f"predicted {format_seconds(step.predicted.expected)}" if step.predicted else ""
     took = step.compiled and step.compiled.expected
     share = f"of {sig(found.usable_bytes / 2**30)} GiB usable"
+    dear = sorted(found.ops, key=lambda op: -op.spent_seconds)[:1]
     rows = [
         KeyFigure(label="a step, compiled", value=took, unit="s", note=expected),
         KeyFigure(label="peak memory of a device", value=held.compiled, unit="bytes", note=share),
         KeyFigure(label="work of a device in a step", value=flops.compiled, unit="FLOP"),
+        *(KeyFigure(label="longest op", value=o.spent_seconds, unit="s", note=o.op) for o in dear),
     ]
     if found.measured:
         seconds = found.measured.step_seconds.measured
@@ -111,6 +121,9 @@ def _key(found: ReportAnswer) -> list[KeyFigure]:
 
 
 def _share(state: ProgramState, found: ReportAnswer, part: ProgramPart) -> str:
+    if not part.ops and state.find:
+        where = "" if state.loop == NONE else f" in {part.title}"
+        return f"No op{where} has '{state.find}': search for a part of its name, scope or line."
     having = sum(_has(op, state.find) for op in found.ops)
     words = f" with '{state.find}'" if state.find else ""
     inside = "; those in a loop are drawn where it is opened" if state.loop == NONE else ""
@@ -366,8 +379,10 @@ def _moved(one: CollectiveBeside) -> list[float | None]:
 
 
 def _ops(part: ProgramPart) -> TableData:
-    rows = [[getattr(op, name) for name in COLUMNS] for op in part.ops]
-    return TableData(title="Dearest ops, as scheduled", header=COLUMNS, rows=rows, units=UNITS)
+    dear = sorted(part.ops, key=lambda op: -op.spent_seconds)
+    rows = [[getattr(op, name) for name in COLUMNS] for op in dear]
+    header = tuple(COLUMNS.values())
+    return TableData(title="Dearest ops", header=header, rows=rows, units=UNITS)
 
 
 VIEW = PageView(

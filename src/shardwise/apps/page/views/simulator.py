@@ -12,7 +12,7 @@ from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.simulate import LoadSimulated
 from shardwise.planner.simulate.figures import OverTime
 from shardwise.scheduling.policies import POLICIES
-from shardwise.units import format_seconds, sig
+from shardwise.units import format_seconds, many, sig
 
 FIRST = 25
 """Requests of the first answer."""
@@ -94,7 +94,7 @@ def _draw(state: SimulatorState, answers: Sequence[Answer]) -> Drawn:
         tables=[_times(found), facts("The run", rest, UNITS)],
         says=_sentence(found),
         key=_key(found),
-        lines=[f"{found.completed:,} requests answered{price}."],
+        lines=[_servers(found), f"{found.completed:,} requests answered{price}."],
         formula="TTFT: time to the first token; E2EL: to the last; ITL: from one to the next; "
         "TPOT, per output token = (E2EL - TTFT) / (output tokens - 1)",
         source="the scheduler that `shardwise serve` runs; steps priced by count, then price",
@@ -111,6 +111,14 @@ def _sentence(found: LoadSimulated) -> str:
         f"{sig(100 * found.good_share)} % of the requests keep both targets: the first token of 9 "
         f"in 10 comes within {first}, each further one within {further}."
     )
+
+
+def _servers(found: LoadSimulated) -> str:
+    """What answers: chips, servers and the model."""
+    plan = found.simulated.plan
+    more = f", and {plan.prefill_replicas} more to prefill" if plan.prefill_replicas else ""
+    servers = f"{many(plan.replicas, 'server')} of {plan.slice}{more}"
+    return f"{many(found.chips, 'chip')}: {servers}; {plan.model}."
 
 
 def _key(found: LoadSimulated) -> list[KeyFigure]:

@@ -164,7 +164,7 @@ def _plane(
 VIEW = PageView(
     name="validation",
     title="Validation",
-    about="Every published run of training and of serving: predicted against measured.",
+    about="Published runs of training and of serving: predicted against measured.",
     group="Look up",
     state=ValidationState,
     calls=_calls,
