@@ -298,9 +298,10 @@ def _short_cache(result: PricedServer) -> str:
             "weights, fewer sequences or tokens a step, or raise scheduling.memory_share"
         )
     ranks = max(1, round(result.cache_tokens / longest / held))
+    line = cache_line(result, longest, result.mesh, result.engine)
     return (
         f"it has {many(result.batch, 'sequence')} of {longest:,} tokens, and the cache holds "
-        f"{held * ranks:.1f} in {share} ({cache_line(result.line_tokens, held, longest)}): set "
+        f"{held * ranks:.1f} in {share} ({line}): set "
         f"batch to {int(held * ranks):,} or less, or use shorter sequences or a smaller KV dtype"
     )
 
