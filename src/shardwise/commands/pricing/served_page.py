@@ -8,7 +8,7 @@ from shardwise.commands.base.layout import Fact, Facts, both_ends, shares_text
 from shardwise.hardware import Slice
 from shardwise.hardware.prices import only_provider, range_beside
 from shardwise.planner.serve.answer import mesh_text
-from shardwise.planner.serve.instead import CHANGES, SIMULATE
+from shardwise.planner.serve.instead import CHANGES, SIMULATE, faster
 from shardwise.planner.serve.replica import speculation_of
 from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT, ServePlan
@@ -198,19 +198,30 @@ def _cost(served: Served, result: ServedPlan) -> list[Fact]:
 
 def instead_table(rows: Sequence[OtherServers]) -> TextTable:
     """What else would serve."""
-    cells = [
-        [
-            row.name,
-            f"{row.chips:,}",
-            sig(row.requests_per_second),
-            usd_text(row.usd_per_hour),
-            usd_text(row.usd_per_million_tokens),
-            _told(row, rows[0]),
-        ]
-        for row in rows
-    ]
+    cells = [[_named(row, rows[0]), *_numbers(row), _told(row, rows[0])] for row in rows]
     header = ["alternatives (estimates)", "chips", "req/s", "$/h", "$/M all", "options"]
     return TextTable(header, cells)
+
+
+def _named(row: OtherServers, first: OtherServers) -> str:
+    """The name of a row; where its numbers are the answer's, with the time that it brings."""
+    if row is first or _numbers(row) != _numbers(first):
+        return row.name
+    for what in ("TPOT", "TTFT"):
+        seconds, own = (getattr(one, f"{what.lower()}_seconds") for one in (row, first))
+        if faster(seconds, own):
+            return f"{row.name}: {what} {format_seconds(seconds)}"
+    return row.name
+
+
+def _numbers(row: OtherServers) -> list[str]:
+    """The numbers of a row as they are shown."""
+    return [
+        f"{row.chips:,}",
+        sig(row.requests_per_second),
+        usd_text(row.usd_per_hour),
+        usd_text(row.usd_per_million_tokens),
+    ]
 
 
 def _told(row: OtherServers, first: OtherServers) -> str:
