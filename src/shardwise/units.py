@@ -185,29 +185,29 @@ def format_bytes(value: float) -> str:
 def format_binary(value: float) -> str:
     """A size in binary units, as the figures of the page have it.
 
-    >>> format_binary(8e6), format_binary(512)
-    ('7.63 MiB', '512 B')
+    >>> format_binary(8e6), format_binary(512), format_binary(-8e6)
+    ('7.63 MiB', '512 B', '-7.63 MiB')
     """
-    power = min(int(math.log2(max(value, 1)) // 10), 5)
+    power = min(int(math.log2(max(abs(value), 1)) // 10), 5)
     return f"{sig(value / 1024**power)} {('', 'Ki', 'Mi', 'Gi', 'Ti', 'Pi')[power]}B"
 
 
 def gib(value: float) -> str:
     """A size in GiB; below a tenth of one in MiB or KiB.
 
-    >>> gib(60 * 2**30), gib(5e6), gib(0)
-    ('60 GiB', '4.77 MiB', '0 GiB')
+    >>> gib(60 * 2**30), gib(5e6), gib(-5e6), gib(0)
+    ('60 GiB', '4.77 MiB', '-4.77 MiB', '0 GiB')
     """
-    return format_binary(value) if 0 < value < 0.1 * 2**30 else f"{sig(value / 2**30)} GiB"
+    return format_binary(value) if 0 < abs(value) < 0.1 * 2**30 else f"{sig(value / 2**30)} GiB"
 
 
 def format_gib(value: float) -> str:
     """A capacity both ways, as memory is sold in one and addressed in the other.
 
-    >>> format_gib(102005473280), format_gib(225e3)
-    ('95 GiB (102 GB)', '220 KiB (225 kB)')
+    >>> format_gib(102005473280), format_gib(225e3), format_gib(-225e3)
+    ('95 GiB (102 GB)', '220 KiB (225 kB)', '-220 KiB (-225 kB)')
     """
-    small = 0 < value < 0.1 * 2**30
+    small = 0 < abs(value) < 0.1 * 2**30
     return f"{gib(value)} ({format_bytes(value) if small else f'{sig(value / 1e9)} GB'})"
 
 

@@ -64,6 +64,7 @@ def test_the_page(capsys):
         "8 of 10 servers of this kind would measure a TTFT of ",
         "per million tokens $",
         "7 providers",
+        "fp8: TPOT ",
         "changes answers",
         "simulate PLAN --set replicas=2 --find-rate",
         "next (PLAN above):",

@@ -400,6 +400,19 @@ def test_a_plan_says_the_cache_as_its_engine_prints_it(tmp_path, capsys):
     assert set(found["memory_by_kind"]) == {"weights", "kv", "activations", "engine"}
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_cache_of_ranks_is_said_of_each_and_in_the_words_of_its_own_engine(
+    tmp_path, capsys, engine
+):
+    path = tmp_path / "plan.yaml"
+    plan = ENGINE_PLAN.replace("BATCH", "64").replace("qwen3-235b-a22b", "qwen3-0.6b")
+    plan = plan.replace("tensor: 4", "data: 4").replace("engine: vllm", f"engine: {engine}")
+    path.write_text(plan.replace(", release: 0.9.2", ""), encoding="utf-8")
+    said = flat(run(capsys, "plan", "show", path)[1])
+    assert ", of each of 4 ranks" in said
+    assert ("GPU KV cache size" in said) is (engine == "vllm")
+
+
 def test_a_plan_of_more_sequences_than_its_cache_holds_says_how_many_it_does(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     path.write_text(ENGINE_PLAN.replace("BATCH", "1024"), encoding="utf-8")

@@ -30,8 +30,10 @@ def test_a_number_lies_in_its_range():
     ):
         with pytest.raises(BadRequest, match=said):
             number(value, "it", **limits)
-    with pytest.raises(BadRequest, match=r"at most 9.0072e"):
+    with pytest.raises(BadRequest, match=r"at most 9,007,199,254,740,992"):
         whole("1e30", "it")
+    with pytest.raises(BadRequest, match="of at least 0 and at most 16,777,216"):
+        whole(-3, "it", most=2**24)
     with pytest.raises(BadRequest, match=r"it is 2.5; it must be a whole number"):
         whole(2.5, "it")
 

@@ -70,6 +70,20 @@ def test_places_that_cannot_be_written(tmp_path):
         write_text(tmp_path / "no" / "a.csv", "", option="--csv")
 
 
+def test_a_folder_that_takes_no_files_is_refused_before_the_work(file, monkeypatch):
+    def refused(**_):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")  # as /proc, even to root
+
+    monkeypatch.setattr("tempfile.mkstemp", refused)
+    with pytest.raises(BadRequest, match=r"cannot write '.*': No such file.*; give another -o"):
+        check_output(file, "-o")
+
+
+def test_what_tries_a_place_leaves_nothing(file):
+    check_output(file.with_name("new.yaml"), "-o")
+    assert not list(file.parent.iterdir())
+
+
 @pytest.mark.parametrize("name", ["replace", "fsync"])
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(file, monkeypatch, name):
     write_text(file, "old")

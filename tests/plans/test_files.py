@@ -321,3 +321,22 @@ def test_a_program_that_a_plan_by_hand_names_is_kept(tmp_path):
     plan = load_plan(path)
     assert (plan.software, plan.stack) == ("torchtitan", "fsdp")
     assert (plan.dtypes.param, plan.dtypes.master) == ("f32", "none")
+
+
+def test_another_software_comes_with_its_own_stack(tmp_path):
+    path = tmp_path / "plan.yaml"
+    save_plan(replace(PLAN, slice="h100:8", software="megatron", stack="megatron"), path)
+    changed = load_plan(path, {"software": "torchtitan"})
+    assert (changed.software, changed.stack) == ("torchtitan", "fsdp")
+    assert load_plan(path, {"software": "jax"}).stack == "jax_gpu"
+    assert load_plan(path, {"software": "any", "stack": "xla"}).stack == "xla"
+
+
+def test_a_file_with_the_stack_of_another_program_is_refused(tmp_path):
+    path = tmp_path / "plan.yaml"
+    save_plan(replace(PLAN, software="megatron", stack="megatron"), path)
+    path.write_text(path.read_text().replace("software: megatron", "software: torchtitan"))
+    with pytest.raises(BadRequest, match="'megatron', and software torchtitan is priced by fsdp"):
+        load_plan(path)
+    with pytest.raises(BadRequest, match="leave out the key 'stack'"):
+        load_plan(replace(PLAN, software="megatron", stack="megatron"), {"stack": "xla"})

@@ -86,11 +86,22 @@ def _hint(value: object) -> str:
 def _range(least: float, most: float, above: float) -> str:
     parts = []
     if above > -math.inf:
-        parts.append(f"above {above:g}")
+        parts.append(f"above {_limit(above)}")
     if least > -math.inf:
-        parts.append(f"at least {least:g}")
+        parts.append(f"at least {_limit(least)}")
     if most < math.inf:
-        parts.append(f"at most {most:g}")
+        parts.append(f"at most {_limit(most)}")
     if not parts:
         return ""
     return (" " if parts[0].startswith("above") else " of ") + " and ".join(parts)
+
+
+def _limit(value: float) -> str:
+    """A limit; a whole one with all of its digits where an exponent would round it.
+
+    >>> _limit(2**24), _limit(1e12), _limit(0.5)
+    ('16,777,216', '1e+12', '0.5')
+    """
+    short = f"{value:g}"
+    rounded = float(value).is_integer() and float(short) != value
+    return f"{value:,.0f}" if rounded else short

@@ -42,12 +42,13 @@ def check_output(
         if any(given is not None and _same(path, given) for given in inputs):
             raise BadRequest(f"{option} '{path}' is an input of the command; name another file")
         _check_place(path, option)
-        if _stream(path) is not None or not path.is_file():
+        if _stream(path) is not None or (path.exists() and not path.is_file()):
             return
-        if not force:
+        if path.is_file() and not force:
             raise BadRequest(
                 f"{option} '{path}' exists; name another file, or overwrite it with --force"
             )
+        _make_beside(path)
     except (OSError, ValueError) as error:
         raise _unwritable(path, error, option) from None
 
@@ -144,6 +145,14 @@ def _check_place(path: Path, option: str) -> None:
         (exists and not path.is_file()) or os.access(folder, os.W_OK)
     ):
         raise BadRequest(f"cannot write '{path}': permission denied; give another {option}")
+
+
+def _make_beside(path: Path) -> None:
+    """Make a file where the output will be written aside, and remove it: rights alone do not say
+    that a folder takes files (/proc takes none, whoever asks)."""
+    handle, made = tempfile.mkstemp(prefix=_ASIDE, dir=Path(os.path.realpath(path)).parent)
+    os.close(handle)
+    os.unlink(made)
 
 
 def _same(a: Path, b: Path) -> bool:

@@ -21,7 +21,7 @@ from shardwise.plans.chip_changes import ChipChanges
 from shardwise.plans.handwritten import check_whole, is_handwritten, programs, worked_out
 from shardwise.plans.named import file_from_folder, from_folder, plan_path, to_folder
 from shardwise.plans.serve import ServePlan
-from shardwise.plans.software import SOFTWARE, SoftwareRow
+from shardwise.plans.software import SOFTWARE, SoftwareRow, software_row, usual_stack
 from shardwise.plans.train import CHOICES, USUAL, TrainPlan
 
 KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
@@ -92,14 +92,19 @@ def read_values(
     data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
         raise BadRequest(f"'{path}' is not a plan: it has no keys and values; {remedy}")
-    return _of_family(_beside(changed(data, overrides or {}, str(path)), path), family)
+    values = changed(data, overrides or {}, str(path))
+    _check_stack(values, str(path))
+    return _of_family(_beside(values, path), family)
 
 
 def changed_plan(
     plan: TrainPlan | ServePlan, fields: Mapping[str, str], family: str | None, origin: str
 ) -> TrainPlan | ServePlan:
     """A plan with changes as those of `read_values`."""
-    return plan_from(_of_family(changed(plan_dict(plan), fields, origin), family), origin)
+    values = changed(plan_dict(plan), fields, origin)
+    if {"software", "stack"} & fields.keys():
+        _check_stack(values, origin)
+    return plan_from(_of_family(values, family), origin)
 
 
 def _of_family(values: dict[str, Any], family: str | None) -> dict[str, Any]:
@@ -161,10 +166,34 @@ def _dotted(data: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def changed(data: dict[str, Any], overrides: Mapping[str, str], origin: str) -> dict[str, Any]:
-    """A plan's values, with those at some dotted paths replaced by YAML."""
+    """A plan's values, with those at some dotted paths replaced by YAML. Another software has its
+    own stack, so that the one of the former goes."""
+    if "software" in overrides and "stack" not in overrides:
+        data = {key: value for key, value in data.items() if key != "stack"}
     for dotted, text in overrides.items():
         _override(data, dotted, parse_yaml(text, f"the value of --set {dotted}"), origin)
     return data
+
+
+def _check_stack(values: Mapping[str, Any], origin: str) -> None:
+    """Raise BadRequest where a file names a program and the stack of another one."""
+    row, stack = SOFTWARE.get(str(values.get("software"))), values.get("stack")
+    if row is None or stack is None or stack in row.stacks:
+        return
+    raise BadRequest(
+        f"'{origin}': key 'stack' is {shown(stack)}, and software {row.name} is priced by "
+        f"{' or '.join(row.stacks)}; leave out the key 'stack', or set software to any"
+    )
+
+
+def _with_stack(values: Mapping[str, Any], read: Callable[[str], Slice]) -> Mapping[str, Any]:
+    """The values, with the usual stack of the program that they name without one."""
+    if "software" not in values or "stack" in values or values.get("kind") != "train":
+        return values
+    chip, name = read(str(values.get("slice"))).chip, str(values["software"])
+    if name == "any":
+        return {**values, "stack": usual_stack(chip, handwritten.rank_of(values))}
+    return {**values, "stack": software_row(name).stack_on(chip)}
 
 
 def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
@@ -174,7 +203,7 @@ def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
         return _checked(handwritten_serve.worked_out(data, origin, parse_slice), origin)
     if is_handwritten(data) or not {"kind", "model_hash"} & data.keys():
         check_whole(data, origin)
-    return _checked(data, origin)
+    return _checked(_with_stack(data, parse_slice), origin)
 
 
 def served_plan_from(
@@ -183,7 +212,7 @@ def served_plan_from(
     """As `plan_from`, the slice of a serving plan that a person began read by `read`."""
     if handwritten_serve.is_handwritten(data):
         return _checked(handwritten_serve.worked_out(data, origin, read), origin)
-    return plan_from(data, origin)
+    return plan_from(_with_stack(data, read), origin)
 
 
 Begun = tuple[SoftwareRow | None, TrainPlan]

@@ -97,13 +97,13 @@ def _told(name: str, data: Mapping[str, Any]) -> str:
 def programs(data: Mapping[str, Any], chip: Chip) -> tuple[tuple[SoftwareRow | None, ...], ...]:
     """The programs that the plan may be for, those of one group alike, None for none in particular:
     the one that it names, or those of the chip's users, none of which trains adapters."""
-    if "software" in data or "stack" in data or _rank(data):
+    if "software" in data or "stack" in data or rank_of(data):
         name = str(data.get("software", "any"))
         return ((None if name == "any" else software_row(name),),)
     return usual_software(chip)
 
 
-def _rank(data: Mapping[str, Any]) -> int:
+def rank_of(data: Mapping[str, Any]) -> int:
     """The rank of the file's adapters, 0 where it has none."""
     rank = data.get("lora_rank", 0)
     return rank if isinstance(rank, int) else 0
@@ -117,14 +117,16 @@ def worked_out(
     cfg = load_model(str(data["model"]))
     length = parse_length(data.get("length", data.get("sequence_length", 0)), "length")
     stages = mesh.get("stage", 1)
-    dtypes = data.get("dtypes", {})
+    dtypes, rank = data.get("dtypes", {}), rank_of(data)
     given = {k: v for k, v in data.items() if k not in (*WORDS, "mesh", "dtypes")}
     computed: dict[str, Any] = {
         "kind": "train",
         "software": row.name if row else "any",
-        "stack": row.stack_on(piece.chip) if row else usual_stack(piece.chip, _rank(data)),
+        "stack": row.stack_on(piece.chip) if row else usual_stack(piece.chip, rank),
         **usual_choices(row, cfg),
-        "library": usual_library(usual_stack(piece.chip, _rank(data)), 0 if row else _rank(data)),
+        "library": usual_library(
+            usual_stack(piece.chip, rank_of(data)), 0 if row else rank_of(data)
+        ),
         "model_hash": model_hash(cfg),
         "mesh": mesh,
         "sequence_length": length,

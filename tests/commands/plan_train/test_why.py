@@ -110,6 +110,17 @@ def test_a_pipeline_that_its_own_layers_move_down_is_told_in_plain_words():
     assert all(len(sentence.split()) <= 25 for sentence in said.split(". "))
 
 
+def test_a_pipeline_that_moves_down_does_not_call_another_plan_the_answer():
+    cfg = dense(hidden_size=512, intermediate_size=1536, num_hidden_layers=7, vocab_size=16000)
+    asked = request(cfg, "v5e:4x4", 32, pins={"stage": 2})
+    planning = plan_train(replace(asked, apart=0.5))
+    assert planning.best is not planning.fastest
+    (said,) = planning.rank_changes
+    assert ". The answer is simpler" in said
+    assert "so that is" not in said
+    assert all(len(sentence.split()) <= 25 for sentence in said.split(". "))
+
+
 @pytest.mark.parametrize("apart", spread([0.05, 0.0, 0.5], quick=0, slow=1))
 def test_of_plans_as_good_the_simplest_is_the_answer(apart):
     asked = request(DENSE, "v5e:4x4", 64, remat=("block",))

@@ -68,3 +68,11 @@ def test_the_nearest_known_name_and_the_numbers_of_the_file_are_in_it(tmp_path):
     path.write_text(NUMBERS)
     with pytest.raises(BadRequest, match="num_hidden_layers=24, hidden_size=2048"):
         given_plan(path)
+
+
+def test_the_config_of_a_model_is_no_plan(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "head_dim": 8}')
+    with pytest.raises(BadRequest, match=r"is the config\.json of a model, and no plan") as error:
+        given_plan(path)
+    assert f"`shardwise plan train --model {path} --on SLICE" in str(error.value)

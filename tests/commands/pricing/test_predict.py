@@ -6,7 +6,7 @@ from shardwise.commands.pricing.predict import caveats
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.evaluate import evaluate_train
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans import MESH_AXES, TrainPlan, model_hash
 
 
 def said_of_tiles(model, on, mesh, software="any"):
@@ -33,15 +33,15 @@ def said_of_tiles(model, on, mesh, software="any"):
     [
         ("llama-3-8b", "v5e:16x16", {"fsdp": 128, "context": 2}, 16, None),
         ("llama-3.2-1b", "v5e:16x16", {"fsdp": 256}, 8, None),
-        ("qwen3-0.6b", "v5e:16x16", {"fsdp": 256}, 4, "--pin fsdp=128"),
+        ("qwen3-0.6b", "v5e:16x16", {"fsdp": 256}, 4, "--pin fsdp=128 --pin data=2"),
         (
             "qwen3-0.6b",
             "v5e:16x16",
             {"fsdp": 128, "context": 2},
             4,
-            "--pin fsdp=64 --pin context=2",
+            "--pin fsdp=64 --pin data=2 --pin context=2",
         ),
-        ("llama-2-13b", "v6e:16x16", {"fsdp": 256}, 20, "--pin fsdp=128"),
+        ("llama-2-13b", "v6e:16x16", {"fsdp": 256}, 20, "--pin fsdp=128 --pin data=2"),
         ("qwen3-0.6b", "32*h100:8", {"fsdp": 256}, 4, None),
     ],
 )
@@ -51,6 +51,15 @@ def test_pieces_that_fill_no_tile_are_named_with_degrees_that_do(model, on, mesh
     for line in said:
         assert f" have {rows} rows" in line
         assert f"; {pins} makes whole tiles" in line
+        words = dict(word.split("=") for word in pins.replace("--pin ", "").split())
+        pinned = {axis: int(words[axis]) for axis in MESH_AXES if axis in words}
+        assert not said_of_tiles(model, on, pinned)
+
+
+def test_degrees_whose_plan_does_not_fit_are_not_offered():
+    (said,) = said_of_tiles("deepseek-v3", "v5e:16x16", {"fsdp": 256})
+    assert " have 28 rows" in said
+    assert "--pin" not in said
 
 
 def test_our_trainer_gathers_over_inner_axes_first():

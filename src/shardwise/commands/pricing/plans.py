@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import is_file, read_text, spelt
+from shardwise.boundary import is_file, parse_json, read_text, spelt
 from shardwise.boundary.files import DOCUMENT_BYTES
 from shardwise.commands.base.inputs import (
     ChipWords,
@@ -104,6 +104,7 @@ def read_plan(
     origin = "the plan"
     if isinstance(what, str | Path):
         target, text = other_program(what)
+        _check_no_config(text, what)
         if target is None:
             origin, values = str(plan_path(str(what))), read_values(what, fields, family)
             plan, searched = finished(values, origin, (hardware or Hardware()).kept_slice)
@@ -121,6 +122,26 @@ def other_program(path: str | Path) -> tuple[str | None, str]:
     except BadRequest:
         return None, ""  # which reading it as a plan says
     return target_of(text), text
+
+
+def _check_no_config(text: str, path: str | Path) -> None:
+    """Raise BadRequest where a file is a model's config.json, whose keys other programs share."""
+    if not text.lstrip().startswith("{"):
+        return
+    try:
+        keys = set(parse_json(text, "the plan"))
+    except BadRequest:
+        return  # which reading it as a plan says
+    if keys & _OF_CONFIGS and not keys & {"model", "kind"}:
+        way = spelt("plan train", [], {"--model": path})
+        raise BadRequest(
+            f"'{path}' is the config.json of a model, and no plan; give the file of a plan, or "
+            f"plan for this model: `{way} --on SLICE --batch N --seq N -o plan.yaml`"
+        )
+
+
+_OF_CONFIGS = {"architectures", "model_type"}
+"""Keys of the config.json of a model, as transformers writes it."""
 
 
 def program_text(path: Path, what: str, *, most: int = DOCUMENT_BYTES) -> str:
@@ -298,9 +319,10 @@ def _short_cache(result: PricedServer) -> str:
             "weights, fewer sequences or tokens a step, or raise scheduling.memory_share"
         )
     ranks = max(1, round(result.cache_tokens / longest / held))
+    line = cache_line(result, longest, result.mesh, result.engine)
     return (
         f"it has {many(result.batch, 'sequence')} of {longest:,} tokens, and the cache holds "
-        f"{held * ranks:.1f} in {share} ({cache_line(result.line_tokens, held, longest)}): set "
+        f"{held * ranks:.1f} in {share} ({line}): set "
         f"batch to {int(held * ranks):,} or less, or use shorter sequences or a smaller KV dtype"
     )
 

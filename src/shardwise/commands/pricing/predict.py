@@ -7,17 +7,18 @@ from pathlib import Path
 
 from shardwise.commands.base.inputs import own_evidence, whole_number
 from shardwise.commands.pricing.train_choices import TrainChoices
-from shardwise.errors import NoFeasiblePlan, Remark
+from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
 from shardwise.models import load_model
 from shardwise.models.describe import context_warning
 from shardwise.planner.choosing import plan_for
-from shardwise.planner.evaluate import TrainAnswer
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.planner.expected import shift_of
 from shardwise.planner.kept_plans import searched_once
 from shardwise.planner.search.choices import AS_FAST
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.training import TrainPlanning, better_batches, plan_train
+from shardwise.plans import MESH_AXES
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX
@@ -159,18 +160,36 @@ def _part_tiles(answer: TrainAnswer) -> list[str]:
     apart = prod(map(plan.degree, storing[:1] if plan.software == JAX.name else storing))
     if answer.piece.chip.vendor != "google" or width % apart or width // apart % TILE_ROWS == 0:
         return []
-    fsdp = plan.degree("fsdp")
-    less = [n for n in range(1, fsdp) if fsdp % n == 0]
-    fitting = [n for n in less if width % (apart // fsdp * n * TILE_ROWS) == 0]
-    pins = {"fsdp": fitting[-1] if fitting else 1}
-    pins |= {a: plan.degree(a) for a in plan.storage_axes if a != "fsdp" and plan.degree(a) > 1}
-    flags = " ".join(f"--pin {axis}={n}" for axis, n in pins.items())
     said = (
-        f"shards of D={width:,} have {width // apart} rows, and a TPU's tile has "
-        f"{TILE_ROWS}: XLA then sums whole gradients and copies gathered weights. The "
+        f"shards of D={width:,} have {width // apart} rows, no multiple of {TILE_ROWS}, the rows "
+        "of a TPU's tile: XLA then sums whole gradients and copies gathered weights. The "
         "predicted time leaves this out (`shardwise compile` shows it)"
     )
-    return [f"{said}; {flags} makes whole tiles" if fitting else said]
+    pins = _pins_of_tiles(answer, apart)
+    return [f"{said}; {pins} makes whole tiles" if pins else said]
+
+
+def _pins_of_tiles(answer: TrainAnswer, apart: int) -> str:
+    """Degrees under which shards fill their tiles, where such a plan fits; empty where none is
+    known. `data` takes the devices that fsdp leaves, else a search gives them to an axis that
+    stores, too."""
+    plan, fsdp = answer.plan, answer.plan.degree("fsdp")
+    whole = max(apart // fsdp, 1) * TILE_ROWS
+    less = (n for n in range(fsdp - 1, 0, -1) if fsdp % n == 0)
+    fewer = next((n for n in less if answer.cfg.d_model % (n * whole) == 0), None)
+    if fewer is None:
+        return ""
+    pins = {"fsdp": fewer, "data": plan.degree("data") * fsdp // fewer}
+    pins |= {a: plan.degree(a) for a in plan.storage_axes if a != "fsdp" and plan.degree(a) > 1}
+    mesh = {axis: pins.get(axis, plan.degree(axis)) for axis in MESH_AXES}
+    mesh = {axis: degree for axis, degree in mesh.items() if degree > 1}
+    try:
+        other = evaluate_train(replace(plan, mesh=mesh), answer.cfg, answer.piece)
+    except BadRequest:
+        return ""  # no box has such a mesh
+    if other.peak_bytes_per_chip > answer.piece.chip.require("hbm_usable_bytes"):
+        return ""
+    return " ".join(f"--pin {axis}={n}" for axis, n in pins.items())
 
 
 _TIGHT = 0.98

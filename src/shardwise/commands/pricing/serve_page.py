@@ -68,7 +68,7 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
         Fact(
             "cache",
             cache_line(
-                result.line_tokens, result.line_requests, result.input_length + result.output_length
+                result, result.input_length + result.output_length, result.mesh, result.engine
             ),
         ),
         *([Fact("a sequence", f"keeps {result.sequence}")] if result.sequence else []),

@@ -1,6 +1,6 @@
 """Servers under a load as a page: which, what they hold, how fast, what they cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from shardwise.commands.base.answer import Page, TextTable
@@ -8,12 +8,13 @@ from shardwise.commands.base.layout import Fact, Facts, both_ends, shares_text
 from shardwise.hardware import Slice
 from shardwise.hardware.prices import only_provider, range_beside
 from shardwise.planner.serve.answer import mesh_text
-from shardwise.planner.serve.instead import CHANGES, SIMULATE
+from shardwise.planner.serve.instead import CHANGES, SIMULATE, faster
 from shardwise.planner.serve.replica import speculation_of
 from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT, ServePlan
-from shardwise.plans.servers import SERVING_SOFTWARE
-from shardwise.results.served import OtherServers, ServedPlan
+from shardwise.plans.servers import SERVING_SOFTWARE, VLLM
+from shardwise.results.served import OtherServers, ServedPlan, ServerMemory
+from shardwise.results.server import PricedServer
 from shardwise.units import format_seconds, format_seconds_between, format_usd, gib, many, sig
 
 
@@ -22,12 +23,11 @@ def served_page(served: Served, result: ServedPlan, more: Sequence[Fact] = ()) -
     that is known of it."""
     yield headline(served, result)
     yield both_ends(f"  {servers_line(served, result)}", runs_in(result))
-    longest = served.plan.input_length + served.plan.output_length
     step = f"{shares_text(result.where_it_goes)} of a decode step"
     facts = [
         *_speed(result),
         *_guesses(served.plan),
-        *_memory(result, longest, served.piece.chip.jax_devices_per_chip),
+        *_memory(result, served.plan, served.piece.chip.jax_devices_per_chip),
         *more,
         *_cost(served, result),
         Fact("time", step),
@@ -137,16 +137,28 @@ def _percent(share: float) -> str:
     return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
 
 
-def cache_line(tokens: int, requests: float, length: int) -> str:
-    """The size of a rank's cache in the words of vLLM's log, to be held against it."""
+def cache_line(
+    found: ServerMemory | PricedServer, length: int, mesh: Mapping[str, int], engine: str
+) -> str:
+    """The size of a rank's cache, to be held against the log of a server: of vLLM in its words.
+    The options of a server are of all its ranks, so that several are named."""
+    ranks = prod(mesh.get(axis, 1) for axis in RANK_AXES)
+    each = f", of each of {ranks} ranks" if ranks > 1 else ""
+    tokens, requests = f"{found.line_tokens:,} tokens", f"{found.line_requests:.2f}"
+    if not VLLM.is_priced_by(engine):
+        return f"{tokens} = {requests} requests of {length:,} tokens{each}"
     return (
-        f"GPU KV cache size: {tokens:,} tokens; Maximum concurrency for {length:,} tokens per "
-        f"request: {requests:.2f}x"
+        f"GPU KV cache size: {tokens}; Maximum concurrency for {length:,} tokens per request: "
+        f"{requests}x{each}"
     )
 
 
-def _memory(result: ServedPlan, longest: int, parts_of_chip: int) -> list[Fact]:
-    memory = result.memory
+RANK_AXES = ("data", "expert")
+"""Axes of a server's mesh whose ranks have requests of their own."""
+
+
+def _memory(result: ServedPlan, plan: ServePlan, parts_of_chip: int) -> list[Fact]:
+    memory, longest = result.memory, plan.input_length + plan.output_length
     kinds = {"weights": memory.weights, "cache": memory.cache, "activations": memory.activations}
     kinds |= {"engine": memory.engine} if memory.engine else {}
     parts = ", ".join(f"{kind} {gib(size)}" for kind, size in kinds.items())
@@ -154,7 +166,7 @@ def _memory(result: ServedPlan, longest: int, parts_of_chip: int) -> list[Fact]:
     usable = f"a {of} has {gib(memory.usable)}"
     return [
         Fact("memory", f"{parts}; {usable}, servers may take {memory.share:.0%}"),
-        Fact("cache", cache_line(memory.line_tokens, memory.line_requests, longest)),
+        Fact("cache", cache_line(memory, longest, plan.mesh, plan.engine)),
         *([Fact("a sequence", f"keeps {memory.sequence}")] if memory.sequence else []),
     ]
 
@@ -186,19 +198,30 @@ def _cost(served: Served, result: ServedPlan) -> list[Fact]:
 
 def instead_table(rows: Sequence[OtherServers]) -> TextTable:
     """What else would serve."""
-    cells = [
-        [
-            row.name,
-            f"{row.chips:,}",
-            sig(row.requests_per_second),
-            usd_text(row.usd_per_hour),
-            usd_text(row.usd_per_million_tokens),
-            _told(row, rows[0]),
-        ]
-        for row in rows
-    ]
+    cells = [[_named(row, rows[0]), *_numbers(row), _told(row, rows[0])] for row in rows]
     header = ["alternatives (estimates)", "chips", "req/s", "$/h", "$/M all", "options"]
     return TextTable(header, cells)
+
+
+def _named(row: OtherServers, first: OtherServers) -> str:
+    """The name of a row; where its numbers are the answer's, with the time that it brings."""
+    if row is first or _numbers(row) != _numbers(first):
+        return row.name
+    for what in ("TPOT", "TTFT"):
+        seconds, own = (getattr(one, f"{what.lower()}_seconds") for one in (row, first))
+        if faster(seconds, own):
+            return f"{row.name}: {what} {format_seconds(seconds)}"
+    return row.name
+
+
+def _numbers(row: OtherServers) -> list[str]:
+    """The numbers of a row as they are shown."""
+    return [
+        f"{row.chips:,}",
+        sig(row.requests_per_second),
+        usd_text(row.usd_per_hour),
+        usd_text(row.usd_per_million_tokens),
+    ]
 
 
 def _told(row: OtherServers, first: OtherServers) -> str:

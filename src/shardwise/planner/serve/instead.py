@@ -77,18 +77,41 @@ def alternatives(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
         return []
     found = [*_fewer_and_more(serving)]
     request, chip = serving.request, serving.served.piece.chip
+    changed: list[Alternative] = []
     small = smaller_dtypes(request.software, request.cfg, chip)
     if small is not None and small != request.dtypes[0]:
         option = "" if small.weights == CHECKPOINT else f"--weights {small.weights} "
         option += f"--kv {small.kv}"
-        found += _searched(serving, replace(request, dtypes=(small,)), _dtypes_text(small, request),
-                           CHANGES, option)  # fmt: skip
+        changed += _searched(serving, replace(request, dtypes=(small,)),
+                             _dtypes_text(small, request), CHANGES, option)  # fmt: skip
     if request.pools == "one" and chip.data_centre is not None:
         apart = replace(request, pools="two", fill=False, max_chips=inf, rate=serving.served.rate)
         option = f"--pools two{_anywhere(serving, chip)}"
-        found += _searched(serving, apart, "separate prefill", "--pools two", option)
+        changed += _searched(serving, apart, "separate prefill", "--pools two", option)
+    this = answer_row(serving)
+    found += [row for row in changed if _brings(row, this)]
     found += _on_others(serving, others)
     return found
+
+
+def _brings(row: Alternative, this: Alternative) -> bool:
+    """Whether a row serves more than the answer, costs less for each request, or is faster."""
+    price, own = (
+        (one.chips if one.usd_per_hour is None else one.usd_per_hour) / one.rate
+        for one in (row, this)
+    )
+    more = row.rate > (1 + _ALIKE) * this.rate or price < (1 - _ALIKE) * own
+    return more or faster(row.tpot, this.tpot) or faster(row.ttft, this.ttft)
+
+
+def faster(seconds: float | None, own: float | None) -> bool:
+    """Whether a time is shorter than the answer's, by more than short runs leave open."""
+    return seconds is not None and own is not None and seconds < FASTER * own
+
+
+FASTER = 0.9
+_ALIKE = 0.01
+"""Rates and prices that are so near are one number to a reader."""
 
 
 def _anywhere(serving: Serving, chip: Chip) -> str:

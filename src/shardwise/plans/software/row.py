@@ -44,6 +44,11 @@ class SoftwareRow:
         """What prices its plans on a chip."""
         return self.tpu_stack or self.stack if chip.vendor == "google" else self.stack
 
+    @property
+    def stacks(self) -> tuple[StackName, ...]:
+        """All that price its plans, on any chip."""
+        return (self.stack, *([self.tpu_stack] if self.tpu_stack else []))
+
     def reaches(self, chip: Chip) -> bool:
         """Whether it has a backend for a chip."""
         return chip.vendor in self.vendors and chip.core_kind not in self.without
