@@ -275,9 +275,10 @@ def _rank_changes(
 ) -> tuple[str, ...]:
     """Says so where the first plan of the search is slower than the fastest by the timeline, by
     what a reader sees, and which of them is the answer."""
-    took, least = (format_seconds(float(a.estimate.expected)) for a in (first, fastest))
-    if as_good(request, first, fastest, AS_FAST) or took == least:
-        return ()
+    before, after = (float(a.estimate.expected) for a in (first, fastest))
+    took, least = format_seconds(before), format_seconds(after)
+    if as_good(request, first, fastest, AS_FAST) or took == least or before < after:
+        return ()  # of fewer chips a slower plan may be first
     simpler = ". The answer is simpler, and predictions cannot tell it from that one"
     return (
         Remark(

@@ -10,6 +10,7 @@ from tests.tiers import spread
 
 from shardwise.commands.plan_train.why import differs_in
 from shardwise.commands.pricing.predict import slower_text
+from shardwise.planner import training
 from shardwise.planner.beside import MESH, choices_beside, close_plans
 from shardwise.planner.search.choices import AS_FAST, choices_of
 from shardwise.planner.training import plan_train, simplicity_of
@@ -119,6 +120,14 @@ def test_a_pipeline_that_moves_down_does_not_call_another_plan_the_answer():
     assert ". The answer is simpler" in said
     assert "so that is" not in said
     assert all(len(sentence.split()) <= 25 for sentence in said.split(". "))
+
+
+def test_a_slower_plan_that_ranks_first_is_not_called_the_fastest():
+    asked = request(DENSE, "v5e:4x4", 64, remat=("block",))
+    planning = plan_train(asked)
+    fast, *_, slow = sorted(planning.others, key=lambda a: float(a.estimate.expected))
+    assert training._rank_changes(asked, planning.search, fast, slow, slow) == ()
+    assert training._rank_changes(asked, planning.search, slow, fast, fast)
 
 
 @pytest.mark.parametrize("apart", spread([0.05, 0.0, 0.5], quick=0, slow=1))
