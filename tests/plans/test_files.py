@@ -332,6 +332,11 @@ def test_another_software_comes_with_its_own_stack(tmp_path):
     assert load_plan(path, {"software": "any", "stack": "xla"}).stack == "xla"
 
 
+def test_a_plan_of_before_a_program_had_its_stack_loads():
+    old = Path(__file__).parents[2] / "benchmarks" / "plans" / "train_70b_v5p.yaml"
+    assert (load_plan(old).software, load_plan(old).stack) == ("jax", "xla")
+
+
 def test_a_file_with_the_stack_of_another_program_is_refused(tmp_path):
     path = tmp_path / "plan.yaml"
     save_plan(replace(PLAN, software="megatron", stack="megatron"), path)

@@ -178,7 +178,7 @@ def changed(data: dict[str, Any], overrides: Mapping[str, str], origin: str) -> 
 def _check_stack(values: Mapping[str, Any], origin: str) -> None:
     """Raise BadRequest where a file names a program and the stack of another one."""
     row, stack = SOFTWARE.get(str(values.get("software"))), values.get("stack")
-    if row is None or stack is None or stack in row.stacks:
+    if row is None or stack is None or stack in (*row.stacks, row.former_stack):
         return
     raise BadRequest(
         f"'{origin}': key 'stack' is {shown(stack)}, and software {row.name} is priced by "

@@ -54,6 +54,7 @@ JAX = SoftwareRow(
     title="JAX (shardwise train)",
     stack="jax_gpu",
     tpu_stack="jax",
+    former_stack="xla",
     vendors=("google", "nvidia", "amd", "intel", "aws"),
     without=("MME",),  # Gaudi: PyTorch alone (docs.habana.ai, Support Matrix v1.18.0)
     words={

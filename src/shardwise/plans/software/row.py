@@ -22,7 +22,8 @@ class SoftwareRow:
     `own` are `Limit`s beyond that. `builds` are the phrases of `features.py` that its flags
     describe, None for all that shardwise itself can run; a model that it has a name for (`named`)
     it builds by that. `stack` is the row of `stacks.py` that prices it, `tpu_stack` that on TPUs
-    where it is another. `usual` are the choices, by dotted name, that its users leave as they are.
+    where it is another. Plan files from before it had that row name the `former_stack`. `usual`
+    are the choices, by dotted name, that its users leave as they are.
     Of its `vendors`' chips it has no backend for those whose cores are of the kinds `without`.
     Of `unwritten` choices it runs more values than those that `words` have.
     """
@@ -37,6 +38,7 @@ class SoftwareRow:
     named: Callable[[ModelConfig], str | None] = lambda _: None
     usual: Mapping[str, Any] = field(default_factory=dict)
     tpu_stack: StackName | None = None
+    former_stack: StackName | None = None
     unwritten: Collection[str] = ()
     without: Collection[str] = ()
 
