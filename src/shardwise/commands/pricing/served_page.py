@@ -11,6 +11,7 @@ from shardwise.planner.serve.answer import mesh_text
 from shardwise.planner.serve.instead import CHANGES, SIMULATE, faster
 from shardwise.planner.serve.replica import speculation_of
 from shardwise.planner.serve.served import Served
+from shardwise.planner.serve.shape import SPLIT_AXES
 from shardwise.plans.serve import CHECKPOINT, ServePlan
 from shardwise.plans.servers import SERVING_SOFTWARE, VLLM
 from shardwise.results.served import OtherServers, ServedPlan, ServerMemory
@@ -142,7 +143,7 @@ def cache_line(
 ) -> str:
     """The size of a rank's cache, to be held against the log of a server: of vLLM in its words.
     The options of a server are of all its ranks, so that several are named."""
-    ranks = prod(mesh.get(axis, 1) for axis in RANK_AXES)
+    ranks = prod(mesh.get(axis, 1) for axis in SPLIT_AXES)
     each = f", of each of {ranks} ranks" if ranks > 1 else ""
     tokens, requests = f"{found.line_tokens:,} tokens", f"{found.line_requests:.2f}"
     if not VLLM.is_priced_by(engine):
@@ -151,10 +152,6 @@ def cache_line(
         f"GPU KV cache size: {tokens}; Maximum concurrency for {length:,} tokens per request: "
         f"{requests}x{each}"
     )
-
-
-RANK_AXES = ("data", "expert")
-"""Axes of a server's mesh whose ranks have requests of their own."""
 
 
 def _memory(result: ServedPlan, plan: ServePlan, parts_of_chip: int) -> list[Fact]:
